@@ -1,0 +1,106 @@
+"""What happened. The core learns of the world through these and nothing else.
+
+An attempt is one try of one request on one endpoint, numbered from 1; every event about it names both, so an event
+that comes twice, or late, settles nothing twice.
+"""
+
+from enum import StrEnum
+
+from policies.types import Endpoint, InferenceRequest, Settings, record
+
+
+class Cause(StrEnum):
+    """Why an attempt came back without a byte of an answer."""
+
+    CONNECT = "connect"  # refused, unreachable, connect or TLS timeout: nothing was sent
+    RESET = "reset"  # reset or end of file before the first body byte
+    STATUS_429 = "status_429"
+    STATUS_500 = "status_500"
+    STATUS_502 = "status_502"
+    STATUS_503 = "status_503"
+    STATUS_504 = "status_504"
+    ABORTED = "aborted"  # the engine ended it with finish_reason "abort" before anything was relayed
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout"
+    PROTOCOL = "protocol"  # not HTTP, or not what was asked for
+
+
+class Outcome(StrEnum):
+    """How an attempt that had begun to answer ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@record
+class Arrived:
+    """A request asks to be served."""
+
+    request: InferenceRequest
+
+
+@record
+class Cancelled:
+    """The client left. Legal at any time, also between a Dispatch and the moment anybody acts on it."""
+
+    request_id: str
+
+
+@record
+class FirstToken:
+    """The first token of an attempt was seen: its prefill is done."""
+
+    request_id: str
+    attempt: int
+
+
+@record
+class Finished:
+    """An attempt ended after it had begun to answer. Token counts are None where the engine told none."""
+
+    request_id: str
+    attempt: int
+    outcome: Outcome
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@record
+class Bounced:
+    """An attempt failed before its first byte: it may be placed again. `retry_after_s` is the engine's own wish."""
+
+    request_id: str
+    attempt: int
+    cause: Cause
+    retry_after_s: float | None = None
+
+
+@record
+class EndpointUp:
+    """An endpoint may be used; repeatable with new bounds."""
+
+    endpoint: Endpoint
+
+
+@record
+class EndpointDown:
+    """An endpoint may not be used. What it holds ends by its own events."""
+
+    name: str
+
+
+@record
+class SettingsChanged:
+    """New settings, whole. The first event of every journal."""
+
+    settings: Settings
+
+
+@record
+class Tick:
+    """Nothing happened but time."""
+
+
+Event = (
+    Arrived | Cancelled | FirstToken | Finished | Bounced | EndpointUp | EndpointDown | SettingsChanged | Tick
+)
