@@ -27,7 +27,9 @@ class RequestRecord:
     attempts: int = 0
     retry_count: str = ""  # x-stainless-retry-count
     status: int = 0
-    outcome: str = ""  # rejected | expired | cancelled | failed | completed; "" = outside C1 (refused by HTTP rules, local)
+    outcome: str = (
+        ""  # rejected | expired | cancelled | failed | completed; "" = outside C1 (refused by HTTP rules, local)
+    )
     reason: str = ""
     stage: str = ""  # where it was when it ended: body | queued | connect | sent | stream
     arrived_s: float = 0.0  # given to the core

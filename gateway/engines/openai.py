@@ -1,0 +1,14 @@
+"""Any other server that speaks the OpenAI dialect (DeepSpeed-MII and others): nothing is taken for granted."""
+
+from gateway.engines.row import Engine
+
+OPENAI = Engine(
+    name="openai",
+    health_path="/health",
+    keepalive_s=None,
+    salted_routes=frozenset(),
+    tokenize_path=None,
+    detokenize_path=None,
+    metrics_path=None,
+    metric_prefix="",
+)

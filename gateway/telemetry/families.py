@@ -1,0 +1,175 @@
+"""Every metric Forebay exposes: name, kind, labels, meaning. `docs/metrics.md` is generated from here:
+
+    python -m gateway.telemetry.families > docs/metrics.md
+
+Label values come from the configuration and from closed sets; a model that is not configured is `unknown`, and what
+exceeds the number of labels kept is `other`. Nothing a client writes ever becomes a label.
+"""
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS
+
+
+class MetricKind(StrEnum):
+    """The Prometheus type of a family."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric. `bounds` are set for histograms only. `watched`: read from a live table when rendered, not counted."""
+
+    name: str
+    kind: MetricKind
+    labels: tuple[str, ...]
+    text: str
+    bounds: tuple[float, ...] = ()
+    watched: bool = False
+
+
+def _counter(name: str, labels: str, text: str) -> Family:
+    return Family(name=name, kind=MetricKind.COUNTER, labels=tuple(labels.split()), text=text)
+
+
+def _watched_counter(name: str, labels: str, text: str) -> Family:
+    return Family(name=name, kind=MetricKind.COUNTER, labels=tuple(labels.split()), text=text, watched=True)
+
+
+def _gauge(name: str, labels: str, text: str) -> Family:
+    return Family(name=name, kind=MetricKind.GAUGE, labels=tuple(labels.split()), text=text, watched=True)
+
+
+def _histogram(name: str, labels: str, text: str, bounds: tuple[float, ...] = REQUEST_BOUNDS) -> Family:
+    return Family(name=name, kind=MetricKind.HISTOGRAM, labels=tuple(labels.split()), text=text, bounds=bounds)
+
+
+RECEIVED = _counter(
+    "forebay_requests_received_total",
+    "tenant model class",
+    "Requests for a route that reaches engines, from a known tenant. At every instant: received = sum of ended + queued + inflight.",
+)
+ENDED = _counter(
+    "forebay_requests_ended_total",
+    "outcome reason tenant model class",
+    "Requests that ended: completed, rejected (never queued), expired (queued, then dropped), failed (dispatched, no good end), cancelled (the client left; reason is the stage: body, queued, connect, sent, stream).",
+)
+TOKENS = _counter(
+    "forebay_tokens_total",
+    "kind tenant model class",
+    "Tokens by the engines' own usage: prompt (cached ones included), cached, output.",
+)
+DURATION = _histogram(
+    "forebay_request_duration_seconds",
+    "class model",
+    "Completed requests: first byte of the request to the end of the answer.",
+)
+TTFT = _histogram(
+    "forebay_time_to_first_token_seconds",
+    "class model",
+    "Streams: first byte of the request to the first token, queueing included.",
+)
+TPOT = _histogram(
+    "forebay_time_per_output_token_seconds",
+    "class model",
+    "Completed streams of two tokens and more: (end - first token) / (tokens - 1).",
+)
+QUEUE_TIME = _histogram(
+    "forebay_queue_time_seconds",
+    "class model",
+    "From arrival at the scheduler to the last dispatch, or to the end of a request that was never dispatched.",
+)
+HTTP_REFUSED = _counter(
+    "forebay_http_refused_total", "reason", "Messages refused by HTTP rules before they counted as a request."
+)
+HTTP_RESPONSES = _counter(
+    "forebay_http_responses_total",
+    "route status",
+    "Answers on the data listener by route and status; 499 = the client left.",
+)
+BODY_BYTES = _counter(
+    "forebay_body_bytes_total", "direction", "Body bytes on the data listener: in (from clients), out (to clients)."
+)
+ATTEMPTS_STARTED = _counter(
+    "forebay_attempts_started_total",
+    "",
+    "Tries of a request on an endpoint. At every instant: started = sum of attempts + open.",
+)
+ATTEMPTS = _counter(
+    "forebay_attempts_total",
+    "result",
+    "Tries that ended: connect_failed (head never written), bounced (refused before the first byte), stale_resent (pooled connection was closed, sent again), finished, broken (died after the first byte), aborted (by us).",
+)
+UPSTREAM_FAILURES = _counter(
+    "forebay_upstream_failures_total", "endpoint cause", "Failures of an endpoint to answer well, by cause."
+)
+LOOP_LAG = _histogram(
+    "forebay_event_loop_lag_seconds", "", "How late the event loop runs a timer, sampled 20 times a second.", LAG_BOUNDS
+)
+
+REQUESTS_QUEUED = _gauge("forebay_requests_queued", "", "Requests waiting for a slot.")
+REQUESTS_INFLIGHT = _gauge("forebay_requests_inflight", "", "Requests received that have neither ended nor are queued.")
+QUEUE_REQUESTS = _gauge("forebay_queue_requests", "pool tenant class", "Requests waiting, by queue.")
+QUEUE_BYTES = _gauge("forebay_queue_bytes", "pool tenant class", "Bytes of the bodies that wait, by queue.")
+QUEUE_OLDEST = _gauge("forebay_queue_oldest_seconds", "pool tenant class", "Age of the oldest waiting request.")
+ATTEMPTS_OPEN = _gauge("forebay_attempts_open", "", "Tries that have not ended.")
+ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint may be used.")
+ENDPOINT_SEQUENCES = _gauge("forebay_endpoint_sequences", "endpoint", "Sequences outstanding on the endpoint.")
+ENDPOINT_PREFILL = _gauge(
+    "forebay_endpoint_prefill_tokens", "endpoint", "Prompt tokens outstanding whose prefill is not known to be done."
+)
+ENDPOINT_MAX_SEQUENCES = _gauge("forebay_endpoint_max_sequences", "endpoint", "Bound of outstanding sequences.")
+ENDPOINT_MAX_PREFILL = _gauge("forebay_endpoint_max_prefill_tokens", "endpoint", "Bound of outstanding prefill tokens.")
+PROBES = _watched_counter("forebay_probes_total", "endpoint result", "Health probes: good or failed.")
+CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
+UPSTREAM_CONNECTIONS = _gauge(
+    "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."
+)
+READY = _gauge("forebay_ready", "", "1 = /readyz answers 200.")
+LOG_DROPPED = _watched_counter(
+    "forebay_log_dropped_total", "log", "Log lines dropped because the reader was too slow: access or events."
+)
+JOURNAL_DROPPED = _watched_counter(
+    "forebay_journal_dropped_total", "", "Journal lines dropped because the disk was full or too slow."
+)
+TASKS = _gauge("forebay_tasks", "", "Background tasks that have not ended.")
+BUILD = _gauge("forebay_build_info", "version", "Always 1.")
+START_TIME = _gauge("process_start_time_seconds", "", "When the process started, Unix time.")
+CPU = _watched_counter("process_cpu_seconds_total", "", "User and system CPU time of the process.")
+MEMORY = _gauge("process_resident_memory_bytes", "", "Resident memory of the process.")
+OPEN_FDS = _gauge("process_open_fds", "", "Open file descriptors.")
+MAX_FDS = _gauge("process_max_fds", "", "Soft limit of open file descriptors.")
+
+FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+
+
+def markdown() -> str:
+    """The page docs/metrics.md."""
+    rows = [_row(family) for family in FAMILIES]
+    return "\n".join([_HEAD, *rows, ""])
+
+
+def _row(family: Family) -> str:
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    return f"| `{family.name}` | {family.kind} | {labels} | {family.text} |"
+
+
+_HEAD = """# Metrics
+
+Generated by `python -m gateway.telemetry.families`; a test compares this page with what the gateway exposes.
+Served as Prometheus text (version 0.0.4) at `GET /metrics` of the admin listener.
+
+Label values come from the configuration and from closed sets. A model that is not configured is `unknown`; what exceeds
+the number of labels kept is `other`. Nothing a client writes becomes a label. All values of one scrape are of one instant.
+Histogram bounds are 1, 1.5, 2, 3, 4, 5 and 7 of every decade.
+
+| name | type | labels | meaning |
+|---|---|---|---|"""
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

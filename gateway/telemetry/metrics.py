@@ -1,0 +1,225 @@
+"""Decisions and bytes to numbers. One call per event, no allocation after the first of its kind.
+
+A *lane* holds what is counted per (tenant, model, class), so that a request touches one dictionary however many
+families it feeds. Gauges are never balanced by hand: they are read from the live tables when somebody looks.
+`chunks()` copies all values in one go, then formats the copy: a scrape shows one instant, and the loop runs in between.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from gateway.telemetry import families, process
+from gateway.telemetry import render as text
+from gateway.telemetry.families import Family
+from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, Histogram
+from gateway.telemetry.record import RequestRecord
+from policies.decisions import Reason
+from policies.events import Cause
+
+UNKNOWN = "unknown"
+OTHER = "other"
+MAX_TENANTS = 100  # telemetry.tenant_labels
+MAX_NAMES = 256  # classes, routes, endpoints: all from the configuration or from tables, so this is a backstop
+
+ATTEMPT_RESULTS = ("connect_failed", "bounced", "stale_resent", "finished", "broken", "aborted")
+_STAGES = ("body", "queued", "connect", "sent", "stream")
+_REASONS = frozenset({"", *Reason, *_STAGES})
+_CAUSES = frozenset({*Cause, *Reason})
+
+Reading = Iterable[tuple[tuple[str, ...], float]]
+
+
+class LabelCap:
+    """The first `room` different values keep their name, all later ones are `other`."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._seen: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value in self._seen:
+            return value
+        if len(self._seen) >= self._room:
+            return OTHER
+        self._seen.add(value)
+        return value
+
+
+class _Timings:
+    """The histograms of one (class, model)."""
+
+    __slots__ = ("duration", "queue", "tpot", "ttft")
+
+    def __init__(self) -> None:
+        self.queue = Histogram(REQUEST_BOUNDS)
+        self.ttft = Histogram(REQUEST_BOUNDS)
+        self.tpot = Histogram(REQUEST_BOUNDS)
+        self.duration = Histogram(REQUEST_BOUNDS)
+
+    def observe(self, record: RequestRecord) -> None:
+        if record.arrived_s:
+            self.queue.observe((record.dispatched_s or record.ended_s) - record.arrived_s)
+        if record.first_token_s:
+            self.ttft.observe(record.first_token_s - record.received_s)
+        if record.outcome == "completed":
+            self._observe_completed(record)
+
+    def _observe_completed(self, record: RequestRecord) -> None:
+        self.duration.observe(record.ended_s - record.received_s)
+        if record.first_token_s and record.output_tokens > 1:
+            self.tpot.observe((record.ended_s - record.first_token_s) / (record.output_tokens - 1))
+
+
+class _Lane:
+    """What is counted per (tenant, model, class)."""
+
+    __slots__ = ("cached_tokens", "ended", "output_tokens", "prompt_tokens", "received", "timings")
+
+    def __init__(self, timings: _Timings) -> None:
+        self.received = 0
+        self.ended: dict[tuple[str, str], int] = {}  # (outcome, reason)
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.timings = timings
+
+    def end(self, record: RequestRecord) -> None:
+        reason = record.stage if record.outcome == "cancelled" else record.reason
+        key = (record.outcome, reason if reason in _REASONS else OTHER)
+        self.ended[key] = self.ended.get(key, 0) + 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        self.output_tokens += record.output_tokens
+        self.timings.observe(record)
+
+
+class Metrics:
+    """All counters of the process. `models`: the configured names; any other model is counted as `unknown`."""
+
+    def __init__(self, *, models: Collection[str], version: str) -> None:
+        self.loop_lag = Histogram(LAG_BOUNDS)
+        self._models = frozenset(models)
+        self._lanes: dict[tuple[str, str, str], _Lane] = {}  # (tenant, model, class)
+        self._timings: dict[tuple[str, str], _Timings] = {}  # (class, model)
+        self._refused: defaultdict[str, int] = defaultdict(int)
+        self._responses: defaultdict[tuple[str, int], int] = defaultdict(int)  # (route, status)
+        self._failures: defaultdict[tuple[str, str], int] = defaultdict(int)  # (endpoint, cause)
+        self._attempts = dict.fromkeys(ATTEMPT_RESULTS, 0)
+        self._started = 0
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._tenant_label = LabelCap(MAX_TENANTS)
+        self._class_label = LabelCap(MAX_NAMES)
+        self._route_label = LabelCap(MAX_NAMES)
+        self._endpoint_label = LabelCap(MAX_NAMES)
+        self._watched: dict[str, Callable[[], Reading]] = {}
+        self.watch(families.BUILD, lambda: [((version,), 1)])
+        for family, read in process.READINGS:
+            self.watch_value(family, read)
+
+    def received(self, record: RequestRecord) -> None:
+        """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there."""
+        self._lane(record).received += 1
+
+    def ended(self, record: RequestRecord) -> None:
+        """A record is complete. Only one with an outcome, told to `received` before, counts in C1."""
+        self._bytes_in += record.bytes_in
+        self._bytes_out += record.bytes_out
+        self._responses[self._route_label(record.route), record.status] += 1
+        if record.outcome:
+            self._lane(record).end(record)
+
+    def http_refused(self, reason: str) -> None:
+        """A message was refused by HTTP rules, outside C1."""
+        self._refused[reason if reason in _REASONS else OTHER] += 1
+
+    def attempt_started(self) -> None:
+        """A try on an endpoint begins; exactly one `attempt` follows."""
+        self._started += 1
+
+    def attempt(self, result: str) -> None:
+        """A try ended, with one of `ATTEMPT_RESULTS`; KeyError for anything else."""
+        self._attempts[result] += 1
+
+    def upstream_failed(self, endpoint: str, cause: str) -> None:
+        """An endpoint did not answer well. `cause`: a `Cause`, or the `Reason` the client was given."""
+        self._failures[self._endpoint_label(endpoint), cause if cause in _CAUSES else OTHER] += 1
+
+    def watch(self, family: Family, read: Callable[[], Reading]) -> None:
+        """Have `read` give (label values, value) pairs of a watched family at every scrape; it must be quick."""
+        if not family.watched:
+            raise ValueError(f"{family.name} is counted, not watched")
+        self._watched[family.name] = read
+
+    def watch_value(self, family: Family, read: Callable[[], float]) -> None:
+        """The same for a family without labels."""
+        self.watch(family, lambda: [((), read())])
+
+    def unwatched(self) -> list[str]:
+        """Names of documented families that nothing feeds: empty in a gateway that is put together whole."""
+        return [family.name for family in families.FAMILIES if family.watched and family.name not in self._watched]
+
+    def chunks(self) -> Iterator[bytes]:
+        """The exposition of this instant; every step is a fraction of a millisecond."""
+        return text.chunks(self._snapshot())
+
+    def render(self) -> bytes:
+        """The exposition in one piece."""
+        return b"".join(self.chunks())
+
+    def _lane(self, record: RequestRecord) -> _Lane:
+        model = record.model if record.model in self._models else UNKNOWN
+        lane = self._lanes.get((record.tenant, model, record.band))
+        return lane if lane is not None else self._new_lane(record.tenant, model, record.band)
+
+    def _new_lane(self, tenant: str, model: str, band: str) -> _Lane:
+        key = (self._tenant_label(tenant), model, self._class_label(band))
+        lane = self._lanes.get(key)
+        if lane is None:
+            timings = self._timings.setdefault((key[2], model), _Timings())
+            lane = self._lanes[key] = _Lane(timings)
+        return lane
+
+    def _snapshot(self) -> list[tuple[Family, text.Samples]]:
+        counted: list[tuple[Family, text.Samples]] = [
+            (families.RECEIVED, [(key, lane.received) for key, lane in self._lanes.items()]),
+            (families.ENDED, list(self._ended_samples())),
+            (families.TOKENS, list(self._token_samples())),
+            *self._timing_samples(),
+            (families.HTTP_REFUSED, [((reason,), count) for reason, count in self._refused.items()]),
+            (
+                families.HTTP_RESPONSES,
+                [((route, str(status)), count) for (route, status), count in self._responses.items()],
+            ),
+            (families.BODY_BYTES, [(("in",), self._bytes_in), (("out",), self._bytes_out)]),
+            (families.ATTEMPTS_STARTED, [((), self._started)]),
+            (families.ATTEMPTS, [((result,), count) for result, count in self._attempts.items()]),
+            (families.UPSTREAM_FAILURES, list(self._failures.items())),
+            (families.LOOP_LAG, [((), self.loop_lag.state())]),
+        ]
+        return counted + self._watched_samples()
+
+    def _ended_samples(self) -> Iterator[text.Sample]:
+        for lane_key, lane in self._lanes.items():
+            for end_key, count in lane.ended.items():
+                yield (*end_key, *lane_key), count
+
+    def _token_samples(self) -> Iterator[text.Sample]:
+        for key, lane in self._lanes.items():
+            yield ("prompt", *key), lane.prompt_tokens
+            yield ("cached", *key), lane.cached_tokens
+            yield ("output", *key), lane.output_tokens
+
+    def _timing_samples(self) -> list[tuple[Family, text.Samples]]:
+        timings = self._timings.items()
+        return [
+            (families.DURATION, [(key, timing.duration.state()) for key, timing in timings]),
+            (families.TTFT, [(key, timing.ttft.state()) for key, timing in timings]),
+            (families.TPOT, [(key, timing.tpot.state()) for key, timing in timings]),
+            (families.QUEUE_TIME, [(key, timing.queue.state()) for key, timing in timings]),
+        ]
+
+    def _watched_samples(self) -> list[tuple[Family, text.Samples]]:
+        return [
+            (family, list(self._watched[family.name]())) for family in families.FAMILIES if family.name in self._watched
+        ]
