@@ -1,0 +1,120 @@
+"""One line per request on stdout: who asked for what, what came of it, where the time went.
+
+A line never holds a prompt, an answer, a key, or any part of a body but its size. What a client chose (its request
+id, the model's name, its address behind a proxy) is bounded and escaped, so it can neither forge nor flood a line.
+"""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from gateway.telemetry.lines import as_text, printable
+from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.sink import Sink
+
+LogFormat = Literal["json", "text"]
+
+
+class AccessLine(msgspec.Struct, frozen=True):
+    """The fields in the order they are written. Times in ms, null = never happened; `ts` is when the request ended."""
+
+    ts: datetime
+    request_id: str
+    client_request_id: str
+    client: str
+    method: str
+    path: str
+    route: str
+    tenant: str
+    model: str
+    class_: str = msgspec.field(name="class")
+    stream: bool
+    status: int
+    outcome: str
+    reason: str
+    stage: str
+    pool: str
+    endpoint: str
+    attempts: int
+    client_retry: str
+    read_ms: float | None
+    queue_ms: float | None
+    ttft_ms: float | None
+    duration_ms: float | None
+    bytes_in: int
+    bytes_out: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    stripped: tuple[str, ...]
+
+
+class AccessLog:
+    """Writes finished records to a sink."""
+
+    def __init__(self, sink: Sink, log_format: LogFormat = "json") -> None:
+        self._sink = sink
+        self._encode = _json if log_format == "json" else _text
+
+    def write(self, record: RequestRecord) -> None:
+        """Write the line of a request that has ended. Never blocks, never raises for anything a client sent."""
+        self._sink.write(self._encode(_line(record)))
+
+
+def _line(record: RequestRecord) -> AccessLine:
+    received, arrived, dispatched = record.received_s, record.arrived_s, record.dispatched_s
+    return AccessLine(
+        datetime.now(UTC),
+        record.id,
+        printable(record.client_request_id),
+        printable(record.client),
+        record.method,
+        printable(record.path),
+        record.route,
+        record.tenant,
+        printable(record.model),
+        record.band,
+        record.streamed,
+        record.status,
+        record.outcome,
+        record.reason,
+        record.stage,
+        record.pool,
+        record.endpoint,
+        record.attempts,
+        printable(record.retry_count),
+        _ms(received, arrived),
+        _ms(arrived, dispatched or record.ended_s),
+        _ms(received, record.first_token_s),
+        _ms(received, record.ended_s),
+        record.bytes_in,
+        record.bytes_out,
+        record.prompt_tokens,
+        record.cached_tokens,
+        record.output_tokens,
+        tuple(map(printable, record.stripped)),
+    )
+
+
+def _ms(start_s: float, end_s: float) -> float | None:
+    return int((end_s - start_s) * 1e6 + 0.5) / 1e3 if start_s and end_s else None
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def _json(line: AccessLine) -> bytes:
+    return _encoder.encode(line) + b"\n"
+
+
+def _text(line: AccessLine) -> bytes:
+    moment = line.ts.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    words = (line.method or "-", line.path or "-", str(line.status), line.outcome or "-")
+    names = line.__struct_fields__
+    rest = [(_KEYS.get(name, name), getattr(line, name)) for name in names if name not in _WORDS]
+    return as_text(moment, words, rest)
+
+
+_KEYS = {"class_": "class"}
+_WORDS = frozenset({"ts", "method", "path", "status", "outcome"})

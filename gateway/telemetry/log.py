@@ -1,0 +1,78 @@
+"""What an operator should know, one line per change of state, on stderr. Not a place for requests: they have the access log.
+
+Where something could happen thousands of times a second (a client that sends nonsense), `limited` writes one line a
+second per kind and says how many it left out.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from gateway.telemetry.access_log import LogFormat
+from gateway.telemetry.lines import Value, as_text, printable
+from gateway.telemetry.sink import Sink
+
+Level = Literal["debug", "info", "warning", "error"]
+_RANKS: dict[str, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
+_LIMIT_S = 1.0
+_MAX_KINDS = 256
+
+
+class EventLog:
+    """Writes operational lines of `level` and above. `now` is a monotonic clock in seconds."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        level: Level = "info",
+        log_format: LogFormat = "json",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sink = sink
+        self._rank = _RANKS[level]
+        self._json = log_format == "json"
+        self._now = now
+        self._quiet: dict[str, tuple[float, int]] = {}  # kind -> (silent until, lines left out)
+
+    def write(self, level: Level, event: str, **fields: Value) -> None:
+        """Write one line: `event` is a short fixed sentence, `fields` are its facts."""
+        if _RANKS[level] < self._rank:
+            return
+        safe = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if self._json:
+            self._sink.write(msgspec.json.encode({"ts": moment, "level": level, "event": event, **safe}) + b"\n")
+        else:
+            self._sink.write(as_text(moment, (level.upper(), event), safe.items()))
+
+    def debug(self, event: str, **fields: Value) -> None:
+        """A detail for people who look for a fault."""
+        self.write("debug", event, **fields)
+
+    def info(self, event: str, **fields: Value) -> None:
+        """A normal change of state."""
+        self.write("info", event, **fields)
+
+    def warning(self, event: str, **fields: Value) -> None:
+        """Something an operator may have to act on."""
+        self.write("warning", event, **fields)
+
+    def error(self, event: str, **fields: Value) -> None:
+        """A fault of this program, or of its surroundings, that costs requests."""
+        self.write("error", event, **fields)
+
+    def limited(self, level: Level, kind: str, event: str, **fields: Value) -> None:
+        """At most one line a second per `kind` (a Reason, never anything a client wrote)."""
+        now = self._now()
+        until, left_out = self._quiet.get(kind, (0.0, 0))
+        if now < until or (kind not in self._quiet and len(self._quiet) >= _MAX_KINDS):
+            self._quiet[kind] = (until, left_out + 1)
+            return
+        self._quiet[kind] = (now + _LIMIT_S, 0)
+        if left_out:
+            fields["left_out"] = left_out
+        self.write(level, event, **fields)
