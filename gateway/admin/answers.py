@@ -1,0 +1,76 @@
+"""The JSON bodies of the admin listener, described with examples in docs/admin-api.md. Fields are only ever added."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.admin.operations import Operations
+
+TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
+
+
+def json_answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """`body` as a JSON answer that nobody stores."""
+    fixed = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return web.Response(
+        body=msgspec.json.encode(body) + b"\n",
+        status=status,
+        content_type="application/json",
+        headers={**fixed, **(headers or {})},
+    )
+
+
+def error_answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    """`{"error": {"code", "message"}}`; the message is one of ours, never an echo."""
+    return json_answer({"error": {"code": code, "message": message}}, status, headers)
+
+
+def health(operations: Operations, version: str, uptime_s: float) -> dict[str, Any]:
+    """Phase, request counts, and every endpoint with its load and what its probes say."""
+    totals = operations.totals()
+    return {
+        "phase": operations.phase(),
+        "version": version,
+        "uptime_s": round(uptime_s, 1),
+        "requests": {term: getattr(totals, term) for term in TERMS},
+        "endpoints": _endpoints(operations),
+    }
+
+
+def _endpoints(operations: Operations) -> list[dict[str, Any]]:
+    loads = {view.name: view for view in operations.endpoints()}
+    return [
+        {
+            "name": name,
+            "up": standing.up,
+            "suspected": standing.suspected,
+            "failures": standing.failures,
+            "cause": standing.cause,
+            "sequences": loads[name].sequences if name in loads else 0,
+            "max_seqs": loads[name].max_seqs if name in loads else 0,
+            "prefill_tokens": loads[name].prefill_tokens if name in loads else 0,
+            "max_prefill_tokens": loads[name].max_prefill_tokens if name in loads else 0,
+        }
+        for name, standing in operations.standings()
+    ]
+
+
+def queues(operations: Operations) -> dict[str, Any]:
+    """Every queue that holds something, and the sums."""
+    flows = operations.queues()
+    return {
+        "queued": sum(flow.queued for flow in flows),
+        "queued_bytes": sum(flow.queued_bytes for flow in flows),
+        "queues": [
+            {
+                "pool": flow.pool,
+                "tenant": flow.tenant,
+                "class": flow.band,
+                "queued": flow.queued,
+                "queued_bytes": flow.queued_bytes,
+                "oldest_s": round(flow.oldest_s, 3),
+            }
+            for flow in flows
+        ],
+    }

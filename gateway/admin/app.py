@@ -1,0 +1,94 @@
+"""The admin application: health, metrics, queues, drain. A listener of its own; nothing joins it to the data plane."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from gateway.admin import answers
+from gateway.admin.access import Access
+from gateway.admin.operations import Operations, Role, Token
+from gateway.telemetry import render
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MAX_BODY_BYTES = 64 * 1024
+
+OPERATIONS = web.AppKey("operations", Operations)
+ACCESS = web.AppKey("access", Access)
+VERSION = web.AppKey("version", str)
+STARTED_S = web.AppKey("started_s", float)
+
+
+def make_app(
+    operations: Operations, tokens: Sequence[Token] = (), *, metrics_auth: bool = False, version: str = ""
+) -> web.Application:
+    """The application over a running gateway. Without `tokens` every path is open: for loopback only."""
+    app = web.Application(middlewares=[_as_json], client_max_size=MAX_BODY_BYTES)
+    app[OPERATIONS] = operations
+    app[ACCESS] = Access(tokens)
+    app[VERSION] = version
+    app[STARTED_S] = time.monotonic()
+    app.router.add_get("/livez", _livez)
+    app.router.add_get("/readyz", _readyz)
+    app.router.add_get("/metrics", _guarded("read", _metrics) if metrics_auth else _metrics)
+    app.router.add_get("/health", _guarded("read", _health))
+    app.router.add_get("/admin/v1/queues", _guarded("read", _queues))
+    app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
+    return app
+
+
+def _guarded(role: Role, handler: Handler) -> Handler:
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        return request.app[ACCESS].refusal(request, role) or await handler(request)
+
+    return guarded
+
+
+async def _livez(request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    ready = request.app[OPERATIONS].phase() == "serving"
+    return web.Response(text="ok" if ready else "not ready", status=200 if ready else 503)
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    pieces = []
+    for piece in request.app[OPERATIONS].render_metrics():
+        pieces.append(piece)
+        await asyncio.sleep(0)  # let the loop serve others between two pieces
+    return web.Response(body=b"".join(pieces), headers={"content-type": render.CONTENT_TYPE})
+
+
+async def _health(request: web.Request) -> web.Response:
+    uptime_s = time.monotonic() - request.app[STARTED_S]
+    return answers.json_answer(answers.health(request.app[OPERATIONS], request.app[VERSION], uptime_s))
+
+
+async def _queues(request: web.Request) -> web.Response:
+    return answers.json_answer(answers.queues(request.app[OPERATIONS]))
+
+
+async def _drain(request: web.Request) -> web.Response:
+    token = request.app[ACCESS].token(request)
+    request.app[OPERATIONS].start_drain(token.id if token else "local")
+    return answers.json_answer({"phase": request.app[OPERATIONS].phase()}, 202)
+
+
+_CODES = {404: ("not_found", "No such path."), 405: ("method", "This path does not take that method.")}
+
+
+@web.middleware
+async def _as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as refused:
+        code, message = _CODES.get(refused.status, ("refused", "The request was refused."))
+        allow = {"allow": refused.headers["allow"]} if "allow" in refused.headers else None
+        return answers.error_answer(refused.status, code, message, allow)
+    except Exception as error:
+        context = {"message": f"admin request {request.method} failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+        return answers.error_answer(500, "internal", "The gateway failed to answer. This is a bug.")

@@ -1,0 +1,53 @@
+"""What the admin listener needs of the gateway: the only way between the two."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from gateway.endpoints.directory import Standing
+from gateway.telemetry.live import EndpointView, FlowView, TotalsView
+
+Phase = Literal["starting", "serving", "draining"]
+Role = Literal["read", "operate"]
+
+
+class Operations(Protocol):
+    """The running gateway as an operator sees it. Everything here is O(state), quick, and never waits."""
+
+    def phase(self) -> Phase:
+        """`/readyz` answers 200 in `serving` only, also with no endpoint up (http.md 12)."""
+        ...
+
+    def totals(self) -> TotalsView:
+        """Requests since the start, by what came of them."""
+        ...
+
+    def queues(self) -> Sequence[FlowView]:
+        """Every queue that holds something."""
+        ...
+
+    def endpoints(self) -> Sequence[EndpointView]:
+        """Every configured endpoint with its outstanding work, in the order of the configuration."""
+        ...
+
+    def standings(self) -> Sequence[tuple[str, Standing]]:
+        """What probes have told, by endpoint name."""
+        ...
+
+    def start_drain(self, by: str) -> None:
+        """Begin the drain of http.md 12; again is harmless. `by`: the id of the token, for the log."""
+        ...
+
+    def render_metrics(self) -> Iterator[bytes]:
+        """The exposition of this instant, in pieces."""
+        ...
+
+
+class Token(Protocol):
+    """One of `admin.tokens`: `sha256` is the hex digest of the secret."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def role(self) -> str: ...

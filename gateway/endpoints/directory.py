@@ -1,0 +1,70 @@
+"""Which endpoints there are, and how healthy each is.
+
+Up after one good probe, down after `FAILURES` failed ones in a row: one blip ejects nothing, and a death is certain
+before anybody acts on it. An endpoint that was never reached is not up. Only probes decide; a failed request is merely
+a reason to probe sooner (`suspect`), because it may have been the request's own fault.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+FAILURES = 3  # http.md 9
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """What probes have told about one endpoint. `cause`: why the last one failed, "" after a good one."""
+
+    up: bool = False
+    suspected: bool = False
+    failures: int = 0  # in a row
+    cause: str = ""
+    probes_good: int = 0
+    probes_failed: int = 0
+
+
+class Directory:
+    """Standings by endpoint name, and the two moments that matter: `on_up` and `on_down`, called once per change."""
+
+    def __init__(self, names: Iterable[str], *, on_up: Callable[[str], None], on_down: Callable[[str], None]) -> None:
+        self._standings = {name: Standing() for name in names}
+        self._on_up = on_up
+        self._on_down = on_down
+        self.on_suspect: Callable[[str], None] = lambda name: None  # the prober's, once it runs
+
+    def standing(self, name: str) -> Standing:
+        """What is known about one endpoint; KeyError for a name that is not configured."""
+        return self._standings[name]
+
+    def standings(self) -> list[tuple[str, Standing]]:
+        """All of them, in the order of the configuration."""
+        return list(self._standings.items())
+
+    def good(self, name: str) -> None:
+        """A probe was answered well."""
+        standing = self._standings[name]
+        standing.probes_good += 1
+        standing.failures = 0
+        standing.cause = ""
+        standing.suspected = False
+        if not standing.up:
+            standing.up = True
+            self._on_up(name)
+
+    def failed(self, name: str, cause: str) -> None:
+        """A probe was refused, answered badly, or not answered in time."""
+        standing = self._standings[name]
+        standing.probes_failed += 1
+        standing.failures += 1
+        standing.cause = cause
+        if standing.up and standing.failures >= FAILURES:
+            standing.up = False
+            standing.suspected = False
+            self._on_down(name)
+
+    def suspect(self, name: str) -> None:
+        """A request could not reach this endpoint: have probes decide soon, if they have not already."""
+        standing = self._standings[name]
+        if standing.up and not standing.suspected:
+            standing.suspected = True
+            self.on_suspect(name)
