@@ -1,0 +1,137 @@
+"""What no single field can know: names that must meet, addresses that must differ, what must not be open.
+
+These run on the plain values, also where other fields are wrong, so that one run names every error. A value of the
+wrong type is somebody else's complaint: here it is passed over.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gateway.config.document import Plain
+from gateway.config.kinds import is_loopback, url_parts
+from gateway.config.problems import Path, Problem, did_you_mean
+
+POOLS_A_MODEL = 4  # tenancy.md 1.1
+
+Mapping = dict[str, Plain]
+
+
+def contradictions(plain: Plain) -> Iterator[Problem]:
+    """Everything in the file that contradicts something else in it."""
+    root = _mapping(plain)
+    yield from _references(root)
+    yield from _twins(root)
+    yield from _exposure(root)
+    yield from _outputs(root)
+
+
+def _references(root: Mapping) -> Iterator[Problem]:
+    models, pools = root.get("models"), root.get("pools")
+    if not isinstance(models, dict) or not isinstance(pools, dict):
+        return
+    serving: Counter[str] = Counter()
+    for name, pool in pools.items():
+        model = _mapping(pool).get("model")
+        if not isinstance(model, str):
+            continue
+        serving[model] += 1
+        if model not in models:
+            hint = did_you_mean(model, list(models))
+            yield Problem(path=("pools", name, "model"), message=f"there is no model {model!r}{hint}")
+        elif serving[model] > POOLS_A_MODEL:
+            yield Problem(path=("pools", name, "model"), message=f"more than {POOLS_A_MODEL} pools for model {model!r}")
+    broken_pool = any(not isinstance(_mapping(pool).get("model"), str) for pool in pools.values())
+    for model in models:
+        if not serving[model] and not broken_pool:
+            yield Problem(path=("models", model), message="no pool serves this model", at_key=True)
+    yield from _members(root, pools)
+
+
+def _members(root: Mapping, pools: Mapping) -> Iterator[Problem]:
+    members: set[str] = set()
+    unclear = not isinstance(root.get("endpoints"), tuple)
+    for index, endpoint in _endpoints(root):
+        names = endpoint.get("pools")
+        if not isinstance(names, tuple):
+            unclear = True
+            continue
+        for position, name in enumerate(names):
+            path: Path = ("endpoints", index, "pools", position)
+            if not isinstance(name, str):
+                unclear = True
+            elif name not in pools:
+                yield Problem(path=path, message=f"there is no pool {name!r}{did_you_mean(name, list(pools))}")
+            elif name in names[:position]:
+                yield Problem(path=path, message=f"pool {name!r} is named twice")
+            else:
+                members.add(name)
+    for name in pools:
+        if name not in members and not unclear:
+            yield Problem(path=("pools", name), message="no endpoint belongs to this pool", at_key=True)
+
+
+def _twins(root: Mapping) -> Iterator[Problem]:
+    """Values that must be unique but come twice: the second one is at fault."""
+    names: dict[str, str] = {}
+    addresses: dict[str, str] = {}
+    for index, endpoint in _endpoints(root):
+        path: Path = ("endpoints", index)
+        parts = url_parts(endpoint.get("url"))
+        address = f"{parts[1]}:{parts[2]}" if parts else None
+        yield from _twin(names, endpoint.get("name"), (*path, "name"), "another endpoint has this name")
+        yield from _twin(addresses, address, (*path, "url"), f"another endpoint is at {address}")
+    ids: dict[str, str] = {}
+    hashes: dict[str, str] = {}
+    for index, token in _items(_mapping(root.get("admin")).get("tokens")):
+        path = ("admin", "tokens", index)
+        yield from _twin(ids, token.get("id"), (*path, "id"), "another token has this id")
+        yield from _twin(hashes, token.get("sha256"), (*path, "sha256"), "another token has this hash")
+
+
+def _twin(seen: dict[str, str], value: Plain, path: Path, message: str) -> Iterator[Problem]:
+    if not isinstance(value, str):
+        return
+    if value in seen:
+        yield Problem(path=path, message=message)
+    seen[value] = value
+
+
+def _exposure(root: Mapping) -> Iterator[Problem]:
+    listen, admin = _mapping(root.get("listen")), _mapping(root.get("admin"))
+    host, admin_host = listen.get("host", "0.0.0.0"), admin.get("host", "127.0.0.1")
+    if isinstance(host, str) and not is_loopback(host) and listen.get("allow_anonymous", False) is False:
+        yield Problem(
+            path=("listen", "host"),
+            message=f"{host} can be reached by others and no key is asked for:"
+            " listen on 127.0.0.1, or set listen.allow_anonymous: true",
+        )
+    if isinstance(admin_host, str) and not is_loopback(admin_host) and not admin.get("tokens"):
+        yield Problem(path=("admin", "host"), message=f"{admin_host} can be reached by others: set admin.tokens")
+    port, admin_port = listen.get("port", 8080), admin.get("port", 9090)
+    if port == admin_port:
+        path: Path = ("admin", "port") if "port" in admin else ("listen", "port")
+        yield Problem(path=path, message=f"listen and admin both use port {port}")
+
+
+def _outputs(root: Mapping) -> Iterator[Problem]:
+    for name, model in _mapping(root.get("models")).items():
+        context, output = _mapping(model).get("context_tokens"), _mapping(model).get("max_output_tokens")
+        if isinstance(context, int) and isinstance(output, int) and output > context:
+            yield Problem(
+                path=("models", name, "max_output_tokens"), message=f"{output} is more than context_tokens, {context}"
+            )
+
+
+def _endpoints(root: Mapping) -> Iterator[tuple[int, Mapping]]:
+    return _items(root.get("endpoints"))
+
+
+def _items(value: Plain) -> Iterator[tuple[int, Mapping]]:
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                yield index, item
+
+
+def _mapping(value: Plain) -> Mapping:
+    return value if isinstance(value, dict) else {}

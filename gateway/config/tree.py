@@ -1,0 +1,109 @@
+"""The whole of forebay.yaml, validated, and what the rest of the program asks of it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from gateway.config import process
+from gateway.config.fleet import Classes, Endpoint, Isolation, Model, Pool
+from gateway.config.kinds import Whole
+from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
+from gateway.config.timers import Timers
+from policies.settings import settings_from
+from policies.types import Settings
+
+
+def _named(models: Any) -> Any:
+    """`served_as` of a model is its own name unless it says otherwise."""
+    if not isinstance(models, dict):
+        return models
+    return {name: {"served_as": name, **model} if isinstance(model, dict) else model for name, model in models.items()}
+
+
+class Config(Section):
+    """forebay.yaml. Sizes are bytes, times seconds before `timeouts.scale`."""
+
+    version: Annotated[int, Whole(1, 1)] = Field(description="Version of this format.")
+    listen: process.Listen = all_defaults(process.Listen)
+    admin: process.Admin = all_defaults(process.Admin)
+    isolation: Isolation = all_defaults(Isolation)
+    models: Annotated[dict[ModelName, Model], BeforeValidator(_named), BeforeValidator(not_empty)] = Field(
+        description="Models by the name clients use.", json_schema_extra={"minProperties": 1}
+    )
+    pools: Annotated[dict[Name, Pool], BeforeValidator(not_empty)] = Field(
+        description="Pools by name, at most 4 a model.", json_schema_extra={"minProperties": 1}
+    )
+    endpoints: Annotated[tuple[Endpoint, ...], BeforeValidator(not_empty)] = Field(
+        description="The engines.", json_schema_extra={"minItems": 1}
+    )
+    classes: Classes = all_defaults(Classes)
+    admission: process.Admission = all_defaults(process.Admission)
+    upstream: process.Upstream = all_defaults(process.Upstream)
+    retries: process.Retries = all_defaults(process.Retries)
+    timeouts: process.Timeouts = all_defaults(process.Timeouts)
+    limits: process.Limits = all_defaults(process.Limits)
+    telemetry: process.Telemetry = all_defaults(process.Telemetry)
+    tenant_defaults: process.TenantDefaults = all_defaults(process.TenantDefaults)
+
+    def pools_of(self, model: str) -> tuple[str, ...]:
+        """Names of the pools that serve a model, in the order of the file."""
+        return tuple(name for name, pool in self.pools.items() if pool.model == model)
+
+    def endpoints_of(self, pool: str) -> tuple[Endpoint, ...]:
+        """The endpoints of a pool, in the order of the file."""
+        return tuple(endpoint for endpoint in self.endpoints if pool in endpoint.pools)
+
+    def settings(self, seed: int = 0) -> Settings:
+        """What the core needs to know, with times scaled. `seed` is that of the core's random numbers."""
+        scale = self.timeouts.scale
+        return settings_from(
+            {
+                "pools": {name: {"name": name, "model": pool.model} for name, pool in self.pools.items()},
+                "bands": self._bands(scale),
+                "max_queued": self.admission.max_queued,
+                "max_queued_bytes": self.admission.max_queued_bytes,
+                "max_attempts": self.retries.max_attempts,
+                "seed": seed,
+                "timer_scale": scale,
+            }
+        )
+
+    def timers(self) -> Timers:
+        """Every timer of the gateway, scaled."""
+        engine, admission = self.timeouts, self.admission
+        unscaled = {
+            "connect_s": engine.connect_s,
+            "tls_s": 2.0,
+            "write_stall_s": 10.0,
+            "first_byte_s": engine.first_byte_s,
+            "idle_s": engine.idle_s,
+            "total_s": engine.total_s,
+            "upstream_keepalive_s": engine.upstream_keepalive_s,
+            "stale_socket_s": 0.25,
+            "probe_s": self.upstream.probe_s,
+            "first_byte_of_connection_s": engine.client_header_s,
+            "head_s": engine.client_header_s,
+            "keepalive_idle_s": 75.0,
+            "body_gap_s": 10.0,
+            "body_rate_after_s": engine.client_body_s,
+            "body_total_s": 300.0,
+            "client_stall_s": engine.client_stall_s,
+            "lingering_s": 2.0,
+            "sse_keepalive_s": self.limits.sse_keepalive_s,
+            "sweep_s": 0.25,
+            "drain_lag_s": admission.drain_lag_s,
+            "drain_grace_s": admission.drain_grace_s,
+        }
+        return Timers(**{name: seconds * engine.scale for name, seconds in unscaled.items()})
+
+    def _bands(self, scale: float) -> Mapping[str, object]:
+        return {
+            name: {
+                "name": name,
+                "rank": rank,
+                "queue_timeout_s": band.queue_timeout_s * scale,
+                "max_queued": band.max_queued,
+            }
+            for rank, (name, band) in enumerate(self.classes)
+        }

@@ -1,0 +1,58 @@
+"""Plain values -> validated Settings: for the configuration, and for a journal that carries them whole.
+
+The one file of `policies` that knows pydantic. It opens no file; ranges of single fields are the loader's concern,
+here it is what the core relies on.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from policies.types import Band, Pool, Settings
+
+# Without this a misspelt key would pass in silence and its default would rule.
+for _noun in (Pool, Band, Settings):
+    with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
+_SETTINGS = TypeAdapter(Settings)
+
+
+class SettingsError(ValueError):
+    """The values are no Settings; the text says which and why."""
+
+
+def settings_from(plain: Mapping[str, object]) -> Settings:
+    """Settings of plain values as the journal has them; raises SettingsError, with everything that is wrong."""
+    try:
+        # as JSON: strict validation takes dataclasses from mappings only there
+        settings = _SETTINGS.validate_json(json.dumps(dict(plain)))
+    except ValidationError as error:
+        raise SettingsError("; ".join(_said(error))) from None
+    except TypeError as error:
+        raise SettingsError(f"not plain values: {error}") from None
+    wrong = list(_contradictions(settings))
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return settings
+
+
+def _said(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors(include_url=False, include_input=False):
+        path = ".".join(str(step) for step in detail["loc"])
+        yield f"{path or 'settings'}: {detail['msg']}"
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    for name, pool in settings.pools.items():
+        if pool.name != name:
+            yield f"pools.{name}.name: is {pool.name!r}"
+    for name, band in settings.bands.items():
+        if band.name != name:
+            yield f"bands.{name}.name: is {band.name!r}"
+        if band.queue_timeout_s <= 0 or band.max_queued < 1:
+            yield f"bands.{name}: queue_timeout_s and max_queued must be positive"
+    if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
+        yield "bands: two with the same rank"
+    for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):
+        if getattr(settings, field) <= 0:
+            yield f"{field}: must be positive"
