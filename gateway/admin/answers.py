@@ -1,11 +1,13 @@
 """The JSON bodies of the admin listener, described with examples in docs/admin-api.md. Fields are only ever added."""
 
+import time
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from gateway.admin.operations import Operations
+from policies.state.views import EndpointView
 
 TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
 
@@ -47,18 +49,28 @@ def _endpoints(operations: Operations) -> list[dict[str, Any]]:
             "suspected": standing.suspected,
             "failures": standing.failures,
             "cause": standing.cause,
-            "sequences": loads[name].sequences if name in loads else 0,
-            "max_seqs": loads[name].max_seqs if name in loads else 0,
-            "prefill_tokens": loads[name].prefill_tokens if name in loads else 0,
-            "max_prefill_tokens": loads[name].max_prefill_tokens if name in loads else 0,
+            "outstanding": _outstanding(loads.get(name)),
         }
         for name, standing in operations.standings()
     ]
 
 
+def _outstanding(load: EndpointView | None) -> dict[str, int] | None:
+    """None: the endpoint is down and holds nothing."""
+    if load is None:
+        return None
+    return {
+        "sequences": load.sequences,
+        "max_seqs": load.max_seqs,
+        "prefill_tokens": load.prefill_tokens,
+        "max_prefill_tokens": load.max_prefill_tokens,
+    }
+
+
 def queues(operations: Operations) -> dict[str, Any]:
     """Every queue that holds something, and the sums."""
     flows = operations.queues()
+    now_s = time.monotonic()  # the clock the core is driven by
     return {
         "queued": sum(flow.queued for flow in flows),
         "queued_bytes": sum(flow.queued_bytes for flow in flows),
@@ -69,7 +81,7 @@ def queues(operations: Operations) -> dict[str, Any]:
                 "class": flow.band,
                 "queued": flow.queued,
                 "queued_bytes": flow.queued_bytes,
-                "oldest_s": round(flow.oldest_s, 3),
+                "oldest_s": round(max(0.0, now_s - flow.oldest_s), 3),
             }
             for flow in flows
         ],

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 from gateway.endpoints.directory import Standing
-from gateway.telemetry.live import EndpointView, FlowView, TotalsView
+from policies.state.views import EndpointView, FlowView, Totals
 
 Phase = Literal["starting", "serving", "draining"]
 Role = Literal["read", "operate"]
@@ -17,7 +17,7 @@ class Operations(Protocol):
         """`/readyz` answers 200 in `serving` only, also with no endpoint up (http.md 12)."""
         ...
 
-    def totals(self) -> TotalsView:
+    def totals(self) -> Totals:
         """Requests since the start, by what came of them."""
         ...
 
@@ -26,11 +26,11 @@ class Operations(Protocol):
         ...
 
     def endpoints(self) -> Sequence[EndpointView]:
-        """Every configured endpoint with its outstanding work, in the order of the configuration."""
+        """Outstanding work and bounds of every endpoint that is up or still holds work."""
         ...
 
     def standings(self) -> Sequence[tuple[str, Standing]]:
-        """What probes have told, by endpoint name."""
+        """Every configured endpoint by name, with what its probes have told."""
         ...
 
     def start_drain(self, by: str) -> None:

@@ -123,6 +123,9 @@ ENDPOINT_SEQUENCES = _gauge("forebay_endpoint_sequences", "endpoint", "Sequences
 ENDPOINT_PREFILL = _gauge(
     "forebay_endpoint_prefill_tokens", "endpoint", "Prompt tokens outstanding whose prefill is not known to be done."
 )
+ENDPOINT_KV = _gauge(
+    "forebay_endpoint_kv_tokens", "endpoint", "KV-cache tokens reserved for what is outstanding on the endpoint."
+)
 ENDPOINT_MAX_SEQUENCES = _gauge("forebay_endpoint_max_sequences", "endpoint", "Bound of outstanding sequences.")
 ENDPOINT_MAX_PREFILL = _gauge("forebay_endpoint_max_prefill_tokens", "endpoint", "Bound of outstanding prefill tokens.")
 PROBES = _watched_counter("forebay_probes_total", "endpoint result", "Health probes: good or failed.")

@@ -1,86 +1,58 @@
-"""Gauges over what the core holds: read from its views at every scrape, never kept beside them."""
+"""Gauges over what the core and the probes know: read at every scrape, never kept beside them."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from gateway.telemetry import families
 from gateway.telemetry.metrics import Metrics, Reading
+from policies.state.views import EndpointView, FlowView
 
 
-class TotalsView(Protocol):
-    """Counts of requests in the core, as `policies.core.Totals` has them."""
+class StandingView(Protocol):
+    """What probes have told about one endpoint, as the directory has it."""
 
-    @property
-    def received(self) -> int: ...
-    @property
-    def completed(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def expired(self) -> int: ...
-    @property
-    def cancelled(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def queued(self) -> int: ...
-    @property
-    def inflight(self) -> int: ...
-
-
-class FlowView(Protocol):
-    """The queue of one (pool, tenant, class), as `policies.core.FlowView` has it."""
-
-    @property
-    def pool(self) -> str: ...
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def band(self) -> str: ...
-    @property
-    def queued(self) -> int: ...
-    @property
-    def queued_bytes(self) -> int: ...
-    @property
-    def oldest_s(self) -> float: ...
-
-
-class EndpointView(Protocol):
-    """What is outstanding on an endpoint and its bounds, as `policies.core.EndpointView` has it."""
-
-    @property
-    def name(self) -> str: ...
     @property
     def up(self) -> bool: ...
     @property
-    def sequences(self) -> int: ...
+    def probes_good(self) -> int: ...
     @property
-    def prefill_tokens(self) -> int: ...
-    @property
-    def max_seqs(self) -> int: ...
-    @property
-    def max_prefill_tokens(self) -> int: ...
+    def probes_failed(self) -> int: ...
 
 
-def watch_flows(metrics: Metrics, flows: Callable[[], Sequence[FlowView]]) -> None:
-    """Length, bytes and oldest age of every queue."""
+def watch_flows(
+    metrics: Metrics, flows: Callable[[], Sequence[FlowView]], now: Callable[[], float] = time.monotonic
+) -> None:
+    """Length, bytes and oldest age of every queue; `now` is the clock the core is driven by."""
 
     def reading(value: Callable[[FlowView], float]) -> Callable[[], Reading]:
         return lambda: [((flow.pool, flow.tenant, flow.band), value(flow)) for flow in flows()]
 
     metrics.watch(families.QUEUE_REQUESTS, reading(lambda flow: flow.queued))
     metrics.watch(families.QUEUE_BYTES, reading(lambda flow: flow.queued_bytes))
-    metrics.watch(families.QUEUE_OLDEST, reading(lambda flow: flow.oldest_s))
+    metrics.watch(families.QUEUE_OLDEST, reading(lambda flow: max(0.0, now() - flow.oldest_s)))
 
 
 def watch_endpoints(metrics: Metrics, endpoints: Callable[[], Sequence[EndpointView]]) -> None:
-    """Health, outstanding work and bounds of every endpoint."""
+    """Outstanding work and bounds of every endpoint that is up or still holds work."""
 
     def reading(value: Callable[[EndpointView], float]) -> Callable[[], Reading]:
         return lambda: [((endpoint.name,), value(endpoint)) for endpoint in endpoints()]
 
-    metrics.watch(families.ENDPOINT_UP, reading(lambda endpoint: endpoint.up))
     metrics.watch(families.ENDPOINT_SEQUENCES, reading(lambda endpoint: endpoint.sequences))
     metrics.watch(families.ENDPOINT_PREFILL, reading(lambda endpoint: endpoint.prefill_tokens))
+    metrics.watch(families.ENDPOINT_KV, reading(lambda endpoint: endpoint.kv_tokens))
     metrics.watch(families.ENDPOINT_MAX_SEQUENCES, reading(lambda endpoint: endpoint.max_seqs))
     metrics.watch(families.ENDPOINT_MAX_PREFILL, reading(lambda endpoint: endpoint.max_prefill_tokens))
+
+
+def watch_probes(metrics: Metrics, standings: Callable[[], Iterable[tuple[str, StandingView]]]) -> None:
+    """Health of every configured endpoint, and how its probes went."""
+
+    def probes() -> Reading:
+        for name, standing in standings():
+            yield (name, "good"), standing.probes_good
+            yield (name, "failed"), standing.probes_failed
+
+    metrics.watch(families.ENDPOINT_UP, lambda: [((name,), standing.up) for name, standing in standings()])
+    metrics.watch(families.PROBES, probes)
