@@ -101,6 +101,4 @@ class Tick:
     """Nothing happened but time."""
 
 
-Event = (
-    Arrived | Cancelled | FirstToken | Finished | Bounced | EndpointUp | EndpointDown | SettingsChanged | Tick
-)
+Event = Arrived | Cancelled | FirstToken | Finished | Bounced | EndpointUp | EndpointDown | SettingsChanged | Tick

@@ -1,0 +1,44 @@
+"""A live request in the core's books: where it stands and where it has been."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.events import Cause
+from policies.types import InferenceRequest
+
+if TYPE_CHECKING:
+    from policies.state.ledger import Attempt
+    from policies.state.queues import Lane, PoolQueue
+
+
+class Ticket:
+    """Queued while it has a `lane`, in flight while it has an `attempt`; with neither it has ended.
+
+    `order` is its place in the line of arrivals. It stands in the queue until `expires_s` at most.
+    """
+
+    __slots__ = (
+        "attempt",
+        "causes",
+        "expires_s",
+        "lane",
+        "order",
+        "pool",
+        "request",
+        "retry_after_s",
+        "timer",
+        "tried",
+    )
+
+    def __init__(self, request: InferenceRequest, pool: PoolQueue, order: int, expires_s: float) -> None:
+        self.request = request
+        self.pool = pool
+        self.order = order
+        self.expires_s = expires_s
+        self.lane: Lane | None = None
+        self.attempt: Attempt | None = None
+        self.timer = 0  # number of its valid entry in Timers; 0 = none
+        self.tried: tuple[str, ...] = ()  # endpoints it came back from, and why
+        self.causes: tuple[Cause, ...] = ()
+        self.retry_after_s: float | None = None  # the shortest wait its engines asked for

@@ -1,0 +1,64 @@
+"""One heap of everything that will happen by itself. A request has one timer at a time: setting another replaces it.
+
+Cancelling leaves a dead entry behind; when the dead outnumber the living the heap is rebuilt, so both cost O(log n).
+"""
+
+from heapq import heapify, heappop, heappush
+
+from policies.state.tickets import Ticket
+
+DEAD_MIN = 64  # below that, rebuilding is not worth it
+
+
+class Timers:
+    """Timers of tickets, soonest first; equal times in the order they were set."""
+
+    __slots__ = ("_heap", "_set", "dead")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Ticket]] = []
+        self._set = 0
+        self.dead = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def set(self, ticket: Ticket, due_s: float) -> None:
+        """Wake for `ticket` at `due_s`, and no more at the time set before."""
+        if ticket.timer:
+            self.cancel(ticket)
+        self._set += 1
+        ticket.timer = self._set
+        heappush(self._heap, (due_s, self._set, ticket))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Do not wake for `ticket`."""
+        if not ticket.timer:
+            return
+        ticket.timer = 0
+        self.dead += 1
+        if self.dead > DEAD_MIN and self.dead * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].timer == entry[1]]
+            heapify(self._heap)
+            self.dead = 0
+
+    def next_due(self) -> float | None:
+        """When the soonest timer is due."""
+        heap = self._heap
+        while heap:
+            due_s, number, ticket = heap[0]
+            if ticket.timer == number:
+                return due_s
+            heappop(heap)
+            self.dead -= 1
+        return None
+
+    def pop(self) -> Ticket:
+        """The ticket whose timer is the soonest; only after `next_due` has named one."""
+        ticket = heappop(self._heap)[2]
+        ticket.timer = 0
+        return ticket
+
+    def count_dead(self) -> int:
+        """The dead entries, counted one by one: for `Core.check`."""
+        return sum(ticket.timer != number for _, number, ticket in self._heap)
