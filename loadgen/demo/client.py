@@ -1,0 +1,155 @@
+"""Sends a schedule on time, whatever the server does, and records what came back.
+
+Open loop: a request goes out at its intended time on the absolute clock of the run, never because another one ended.
+Several base URLs are taken in turn, which is all that round robin is. One session without a limit on connections:
+the client never queues. Prompt text is made right before its request is due, one request ahead.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from loadgen import tasks
+from loadgen.demo.answer import Answer, reason_of, refused
+from loadgen.report.record import Outcome, Sample
+from loadgen.schedule import Planned, Schedule
+from loadgen.workload.prompts import Prose, marker
+
+PATH = "/v1/chat/completions"
+LEAD_S = 0.25  # from calling `run` to time 0 of the schedule
+TIMEOUT_S = 120.0  # of one request, from its intended arrival
+DRAIN_S = 60.0  # after the last arrival
+_CONNECT_S = 5.0
+_IDLE_S = 3.0  # engines close idle connections after 5 s: never reuse one about to be closed
+
+
+class Watcher(Protocol):
+    """Is told of every request as it goes out and as it ends."""
+
+    def sent(self, sample: Sample) -> None:
+        """A request went out."""
+
+    def ended(self, sample: Sample) -> None:
+        """A request ended; its outcome stands."""
+
+
+class Client:
+    """One run of one schedule against `urls`."""
+
+    def __init__(self, schedule: Schedule, urls: Sequence[str], model: str, watcher: Watcher) -> None:
+        """`urls` are base URLs, used in turn; `model` is the name they serve."""
+        self._schedule = schedule
+        self._urls = [url + PATH for url in urls]
+        self._model = model
+        self._watcher = watcher
+        self._zero = 0.0
+        self._open: set[asyncio.Task[None]] = set()
+
+    def now_s(self) -> float:
+        """Seconds since time 0 of the schedule; negative before it."""
+        return asyncio.get_running_loop().time() - self._zero
+
+    async def run(self, prose: Prose) -> list[Sample]:
+        """Send everything, wait for the answers, `DRAIN_S` at most; one sample for each request, in order."""
+        self._zero = asyncio.get_running_loop().time() + LEAD_S
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
+        samples: list[Sample] = []
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            try:
+                for planned in self._schedule.requests:
+                    body = self._body(planned, prose)
+                    await self._until(planned.t)
+                    samples.append(self._send(session, planned, body))
+                await self._drain()
+            finally:
+                await self._close_open()
+        return samples
+
+    async def _until(self, t: float) -> None:
+        while (left := t - self.now_s()) > 0:
+            await asyncio.sleep(left)
+
+    def _send(self, session: aiohttp.ClientSession, planned: Planned, body: bytes) -> Sample:
+        sample = _sample(planned)
+        task = tasks.start(self._one(session, planned, sample, body), f"request {planned.id}")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        return sample
+
+    async def _drain(self) -> None:
+        if self._open:
+            await asyncio.wait(set(self._open), timeout=DRAIN_S)
+
+    async def _close_open(self) -> None:
+        left = set(self._open)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+    async def _one(self, session: aiohttp.ClientSession, planned: Planned, sample: Sample, body: bytes) -> None:
+        leaves = planned.cancel_after_s
+        patience_s = TIMEOUT_S if leaves is None else min(TIMEOUT_S, leaves)
+        sample.sent_s = self.now_s()
+        self._watcher.sent(sample)
+        try:
+            async with asyncio.timeout_at(self._zero + planned.t + patience_s):
+                sample.outcome = await self._exchange(session, sample, body)
+        except TimeoutError:
+            sample.outcome = Outcome.TIMEOUT if leaves is None else Outcome.CANCELLED
+        finally:
+            sample.end_s = self.now_s()
+            self._watcher.ended(sample)
+
+    async def _exchange(self, session: aiohttp.ClientSession, sample: Sample, body: bytes) -> Outcome:
+        url = self._urls[sample.id % len(self._urls)]
+        headers = {"content-type": "application/json", "x-forebay-priority": sample.priority}
+        try:
+            async with session.post(url, data=body, headers=headers) as response:
+                sample.head_s = self.now_s()
+                sample.status = response.status
+                sample.request_id = response.headers.get("x-request-id", "")
+                if response.status == 200:
+                    return await self._read(response, sample)
+                sample.reason = response.headers.get("x-forebay-reason", "")
+                outcome = refused(response.status, sample.reason)
+                sample.reason = sample.reason or reason_of(await response.read())
+                return outcome
+        except (aiohttp.ClientError, OSError) as error:
+            sample.reason = (str(error) or type(error).__name__)[:80]
+            no_answer = isinstance(error, (aiohttp.ClientConnectionError, OSError))
+            return Outcome.ERROR_CONNECT if no_answer else Outcome.ERROR_PROTOCOL
+
+    async def _read(self, response: aiohttp.ClientResponse, sample: Sample) -> Outcome:
+        answer = Answer(sample)
+        try:
+            while data := await response.content.readany():
+                answer.feed(data, self.now_s())
+        except (aiohttp.ClientError, OSError) as error:
+            sample.reason = (str(error) or type(error).__name__)[:80]  # a broken body; the end marker decides
+        return answer.end()
+
+    def _body(self, planned: Planned, prose: Prose) -> bytes:
+        messages = [{"role": "user", "content": prose.text(planned.user) + marker(planned.output_tokens)}]
+        if planned.system is not None:
+            messages.insert(0, {"role": "system", "content": prose.text(planned.system)})
+        cap = {} if planned.max_tokens is None else {"max_tokens": planned.max_tokens}
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        return msgspec.json.encode({"model": self._model, "messages": messages, **stream, **cap})
+
+
+def _sample(planned: Planned) -> Sample:
+    return Sample(
+        id=planned.id,
+        tenant=planned.tenant,
+        priority=planned.priority,
+        measured=planned.measured,
+        input_tokens=planned.input_tokens,
+        planned_output=planned.output_tokens,
+        leaves=planned.cancel_after_s is not None,
+        sched_s=planned.t,
+    )

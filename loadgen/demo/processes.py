@@ -1,0 +1,162 @@
+"""Child processes, each in its own process group, each with its own log: started, watched, and surely stopped.
+
+Its own group means that Ctrl-C in the terminal reaches the demo alone, which then stops its children in order.
+A child that ends before it is told to is an error at once, not a timeout later.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from loadgen import tasks
+
+T = TypeVar("T")
+
+_POLL_S = 0.1
+_STOP_S = 5.0  # from SIGTERM to SIGKILL
+_TAIL_BYTES = 2000
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why and what to do. `status` is the exit status."""
+
+    def __init__(self, message: str, status: int = 4) -> None:
+        """4: a part could not be started or reached; 2: the options cannot be used (loadgen.md 1.1)."""
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+
+class Processes:
+    """The children of one arm."""
+
+    def __init__(self, logs: Path) -> None:
+        """`logs`: the folder for one log file per child."""
+        self._logs = logs
+        self._children: list[_Child] = []
+
+    async def start(self, name: str, argv: Sequence[str]) -> None:
+        """Start one child; both its outputs go to `name`.log."""
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        self._children.append(_Child(name, process, log))
+
+    async def until(self, what: str, ready: Callable[[], Awaitable[bool]], within_s: float) -> None:
+        """Poll `ready`; DemoError when a child ends meanwhile, or the time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while not await ready():
+            self._check()
+            if loop.time() > deadline:
+                raise DemoError(f"{what} did not become ready within {within_s:g} s. {self._last_words()}")
+            await asyncio.sleep(_POLL_S)
+
+    async def while_alive(self, work: asyncio.Task[T]) -> T:
+        """The result of `work`; DemoError when a child ends first. Cancels `work` when left early."""
+        watch = tasks.start(self._any_ended(), "watch over the children")
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                self._check()
+            return await work
+        finally:
+            for task in (work, watch):
+                task.cancel()
+            await asyncio.wait({work, watch})
+
+    async def stop(self) -> None:
+        """SIGTERM to every group, then SIGKILL to what is left of it; the children are reaped on return."""
+        for child in self._children:
+            _signal(child, signal.SIGTERM)
+        waits = [tasks.start(_reap(child), f"end of {child.name}") for child in self._children]
+        try:
+            if waits:
+                await asyncio.wait(waits, timeout=_STOP_S)
+        finally:
+            for child in self._children:
+                _signal(child, signal.SIGKILL)
+        if waits:
+            await asyncio.wait(waits)
+        self._children.clear()
+
+    async def _any_ended(self) -> None:
+        while all(child.process.returncode is None for child in self._children):
+            await asyncio.sleep(_POLL_S)
+
+    def _check(self) -> None:
+        for child in self._children:
+            if child.process.returncode is not None:
+                raise DemoError(f"{child.name} ended with status {child.process.returncode}. {_words_of(child)}")
+
+    def _last_words(self) -> str:
+        return " ".join(words for child in self._children if (words := _words_of(child)))
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive loopback ports that are free now."""
+    while True:
+        held: list[socket.socket] = []
+        try:
+            first = _hold(held, 0)
+            for offset in range(1, count):
+                _hold(held, first + offset)
+        except (OSError, OverflowError):
+            continue
+        else:
+            return first
+        finally:
+            for one in held:
+                one.close()
+
+
+def is_free(port: int) -> bool:
+    """Whether a loopback port can be listened on."""
+    held: list[socket.socket] = []
+    try:
+        _hold(held, port)
+    except OSError:
+        return False
+    finally:
+        for one in held:
+            one.close()
+    return True
+
+
+def _hold(held: list[socket.socket], port: int) -> int:
+    one = socket.socket()
+    held.append(one)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", port))
+    one.listen()
+    bound: int = one.getsockname()[1]
+    return bound
+
+
+async def _reap(child: _Child) -> None:
+    await child.process.wait()
+
+
+def _signal(child: _Child, which: signal.Signals) -> None:
+    try:
+        os.killpg(child.process.pid, which)
+    except ProcessLookupError:
+        return
+
+
+def _words_of(child: _Child) -> str:
+    text = child.log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    return f"Its log {child.log} ends with:\n{text}" if text else f"Its log {child.log} is empty."

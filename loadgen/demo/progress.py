@@ -1,0 +1,180 @@
+"""What a person sees while the load runs: counters only, so that watching does not disturb the measurement.
+
+On a terminal a table that refreshes four times a second; elsewhere (a pipe, a log, TERM=dumb) one plain line every
+five seconds. Colours follow NO_COLOR. Everything here goes to stderr; stdout is for the report.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from loadgen import tasks
+from loadgen.report.record import REJECTED, Outcome, Sample, Slo
+from loadgen.report.stats import percentile, quantile
+
+LAG_LIMIT_MS = 10.0  # of send lag at p99; beyond it the client, not the system, is measured (loadgen.md 8.2 V1)
+_LIVE_S, _PLAIN_S = 0.25, 5.0
+
+
+class Counts:
+    """Running counters of one class."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.sent = self.ok = self.rejected = self.failed = self.cancelled = self.good = 0
+        self.ttft_ms: list[float] = []
+
+    @property
+    def ended(self) -> int:
+        """Requests that have ended, in whatever way."""
+        return self.ok + self.rejected + self.failed + self.cancelled
+
+    @property
+    def attainment(self) -> float | None:
+        """Good among those that have ended and were not left by their client."""
+        judged = self.ended - self.cancelled
+        return self.good / judged if judged else None
+
+
+class Tally:
+    """Counters of a running arm; the client's watcher, and the only thing a display reads."""
+
+    def __init__(self, classes: Iterable[str], slo: Slo) -> None:
+        """One counter for each of `classes`, in that order."""
+        self.classes = {name: Counts() for name in classes}
+        self.lags_ms: list[float] = []
+        self._slo = slo
+
+    def sent(self, sample: Sample) -> None:
+        """A request went out."""
+        self.classes[sample.priority].sent += 1
+        self.lags_ms.append(sample.lag_ms)
+
+    def ended(self, sample: Sample) -> None:
+        """A request ended."""
+        counts = self.classes[sample.priority]
+        if sample.outcome is Outcome.OK:
+            counts.ok += 1
+            counts.good += not self._slo.missed(sample)
+            if sample.ttft_ms is not None:
+                counts.ttft_ms.append(sample.ttft_ms)
+        elif sample.outcome is Outcome.CANCELLED:
+            counts.cancelled += 1
+        elif sample.outcome in REJECTED:
+            counts.rejected += 1
+        else:
+            counts.failed += 1
+
+    def sums(self) -> tuple[int, int, int, int]:
+        """Sent, ended, rejected, failed over all classes."""
+        every = self.classes.values()
+        return (
+            sum(one.sent for one in every),
+            sum(one.ended for one in every),
+            sum(one.rejected for one in every),
+            sum(one.failed for one in every),
+        )
+
+
+class Clock(Protocol):
+    """Where a run stands."""
+
+    def now_s(self) -> float:
+        """Seconds since time 0 of the schedule."""
+
+
+@asynccontextmanager
+async def shown(console: Console, view: "View") -> AsyncIterator[None]:
+    """Show `view` while the block runs."""
+    live = console.is_terminal and not console.is_dumb_terminal
+    task = tasks.start(_live(console, view) if live else _plain(console, view), "progress display")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+class View:
+    """One arm as text: `title`, the clock of the run, its counters, how long it lasts, how much it will send."""
+
+    def __init__(self, title: str, clock: Clock, tally: Tally, window_s: tuple[float, float]) -> None:
+        """`window_s`: start and end of what is measured, on `clock`."""
+        self._title = title
+        self._clock = clock
+        self._tally = tally
+        self._window_s = window_s
+
+    def line(self) -> str:
+        """Everything in one plain line."""
+        sent, ended, rejected, failed = self._tally.sums()
+        classes = ", ".join(f"{name} {_percent(one.attainment)}" for name, one in self._tally.classes.items())
+        return (
+            f"{self._title}: {self._clock_text()}, {self._phase()}: sent {sent}, in flight {sent - ended}, "
+            f"done {ended}, rejected {rejected}, failed {failed}; within SLO so far: {classes}"
+        )
+
+    def table(self) -> RenderableType:
+        """The live picture."""
+        return Group(self._head(), ProgressBar(self._window_s[1], max(0.0, self._clock.now_s())), self._rows())
+
+    def _head(self) -> Text:
+        sent, ended, _, _ = self._tally.sums()
+        lag_ms = quantile(self._tally.lags_ms, 0.99).value or 0.0
+        now_s = max(self._clock.now_s(), 0.001)
+        sending_s = min(now_s, self._window_s[1])
+        return Text.assemble(
+            (self._title, "bold"),
+            f"  {self._clock_text()}  {self._phase()}  sent {sent / sending_s:.1f}/s  done {ended / now_s:.1f}/s  ",
+            f"in flight {sent - ended}  ",
+            (f"send lag p99 {lag_ms:.1f} ms", "red" if lag_ms > LAG_LIMIT_MS / 2 else "dim"),
+        )
+
+    def _rows(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("class", no_wrap=True)
+        for heading in ("sent", "ok", "rejected", "failed", "TTFT p50 ms", "p99 ms", "within SLO"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, one in self._tally.classes.items():
+            ordered = sorted(one.ttft_ms)
+            times = (_whole(percentile(ordered, 0.5)), _whole(percentile(ordered, 0.99)))
+            counts = (one.sent, one.ok, one.rejected, one.failed)
+            table.add_row(name, *map(str, counts), *times, _percent(one.attainment))
+        return table
+
+    def _phase(self) -> str:
+        now_s, (start_s, end_s) = self._clock.now_s(), self._window_s
+        if now_s < start_s:
+            return "warm-up"
+        return "measuring" if now_s < end_s else "last answers"
+
+    def _clock_text(self) -> str:
+        return f"{max(0.0, self._clock.now_s()):.0f} of {self._window_s[1]:.0f} s"
+
+
+async def _live(console: Console, view: View) -> None:
+    with Live(view.table(), console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            await asyncio.sleep(_LIVE_S)
+            live.update(view.table(), refresh=True)
+
+
+async def _plain(console: Console, view: View) -> None:
+    while True:
+        await asyncio.sleep(_PLAIN_S)
+        console.print(view.line(), highlight=False, soft_wrap=True)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

@@ -1,0 +1,209 @@
+"""`forebay demo`: the same load twice over four simulated engines, with the gateway and without, and the difference.
+
+Each arm has fresh engines, the same schedule and the same prompts; only what decides where a request goes, and when,
+differs. The second arm takes the engines in turn, as a plain round-robin balancer would, and is spared the hop that
+the gateway costs. Everything runs on this machine; what is started is stopped, whatever happens.
+"""
+
+import asyncio
+import secrets
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import uvloop
+from rich.console import Console
+
+from loadgen import tasks
+from loadgen.demo.arm import Arm, Load
+from loadgen.demo.fleet import Listeners, choose_listeners, start_engines, start_gateway
+from loadgen.demo.processes import DemoError, Processes
+from loadgen.demo.progress import LAG_LIMIT_MS
+from loadgen.report.record import REJECTED, Outcome, Sample
+from loadgen.report.stats import Report, report
+from loadgen.report.table import footnotes, table, verdict
+from loadgen.scenario import Scenario, standard
+from loadgen.schedule import Schedule, build
+
+GATEWAY, ROUND_ROBIN = "gateway", "round robin"
+INTERRUPTED = 130
+MIN_SECONDS = 2.0
+_PLAIN_WIDTH = 100
+_FINE = (Outcome.OK, Outcome.CANCELLED, *REJECTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What the command line says. `seconds` of load per arm, warm-up included; `rate` requests/s in all (None: the
+    scenario's); `port` of the gateway (0: any free one); `out` keeps configs, logs, schedule, one line per request."""
+
+    seconds: float = 60.0
+    json_file: Path | None = None
+    out: Path | None = None
+    no_compare: bool = False
+    rate: float | None = None
+    seed: int = 7
+    port: int = 0
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run it and print the report. Exit status (loadgen.md 1.1): 0; 1 requests failed; 2 options; 4 start; 130."""
+    screen = Console(stderr=True)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_interruptible(options, screen))
+    except DemoError as error:
+        screen.print(f"forebay demo: {error}", highlight=False, markup=False, soft_wrap=True)
+        return error.status
+
+
+async def _interruptible(options: DemoOptions, screen: Console) -> int:
+    work = tasks.start(_demo(options, screen), "demo")
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(which, work.cancel)
+    await asyncio.wait({work})
+    if work.cancelled():
+        screen.print("forebay demo: interrupted; engines and gateway are stopped.", highlight=False)
+        return INTERRUPTED
+    status: int = work.result()
+    return status
+
+
+async def _demo(options: DemoOptions, screen: Console) -> int:
+    listeners = _checked(options)
+    scenario = _scenario(options)
+    schedule = build(scenario, options.seed)
+    classes = tuple(dict.fromkeys(tenant.priority for tenant in scenario.tenants))
+    load = Load(schedule=schedule, classes=classes, slo=scenario.slo, salt=secrets.token_hex(8))
+    _announce(screen, options, scenario, schedule)
+    with _Folder(options.out) as folder:
+        schedule.write(folder.path / "schedule.jsonl.gz")
+        arms = _arms(options, listeners, folder.path)
+        samples = {arm.name: await arm.run(load, screen) for arm in arms}
+        reports = {name: report(of_arm, load.slo, load.window_s) for name, of_arm in samples.items()}
+        _publish(options, scenario, reports)
+        failed = _complain(screen, samples, reports)
+        folder.keep = folder.keep or failed
+    if folder.keep:
+        screen.print(f"Configuration, logs and one line per request: {folder.path}", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+class _Folder:
+    """Where files of a run go: the user's own, or a temporary one that stays only if something went wrong."""
+
+    def __init__(self, wanted: Path | None) -> None:
+        self.path = wanted or Path(tempfile.mkdtemp(prefix="forebay-demo-"))
+        self.keep = wanted is not None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DemoError(f"--out {self.path}: {error.strerror}; name a folder that can be made", status=2) from error
+
+    def __enter__(self) -> "_Folder":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.keep = self.keep or (kind is not None and issubclass(kind, Exception))
+        if not self.keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _checked(options: DemoOptions) -> Listeners:
+    if options.seconds < MIN_SECONDS:
+        raise DemoError(f"--seconds: at least {MIN_SECONDS:g}; 20 gives a first impression, 60 firm figures", status=2)
+    if options.rate is not None and options.rate <= 0:
+        raise DemoError("--rate: more than 0 requests/s", status=2)
+    if options.json_file is not None:
+        _check_writable(options.json_file)
+    return choose_listeners(options.port)
+
+
+def _check_writable(file: Path) -> None:
+    """Now, not after two minutes of load."""
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise DemoError(f"--json {file}: {error.strerror}; name a file that can be written", status=2) from error
+
+
+def _scenario(options: DemoOptions) -> Scenario:
+    scenario = standard("demo").lasting(options.seconds)
+    return scenario if options.rate is None else scenario.at_rate(options.rate)
+
+
+def _arms(options: DemoOptions, listeners: Listeners, folder: Path) -> list[Arm]:
+    async def through_gateway(processes: Processes, logs: Path) -> list[str]:
+        engines = await start_engines(processes, options.seed)
+        await start_gateway(processes, logs, listeners, engines)
+        return [listeners.url]
+
+    async def directly(processes: Processes, _: Path) -> list[str]:
+        return await start_engines(processes, options.seed)
+
+    arms = [Arm(name=GATEWAY, start=through_gateway, folder=folder / "gateway")]
+    if not options.no_compare:
+        arms.append(Arm(name=ROUND_ROBIN, start=directly, folder=folder / "round-robin"))
+    return arms
+
+
+def _announce(screen: Console, options: DemoOptions, scenario: Scenario, schedule: Schedule) -> None:
+    arms = "through the gateway" if options.no_compare else "through the gateway, then round robin without it"
+    screen.print(
+        f"Four simulated 70B engines (H200, two GPUs each), {scenario.rate:.1f} requests/s for {options.seconds:g} s "
+        f"({len(schedule.requests)} requests, the first {scenario.warmup_s:g} s not counted), {arms}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if not screen.is_terminal:
+        screen.print("No terminal here: one line every 5 s. For numbers in a file: --json FILE.", soft_wrap=True)
+
+
+def _publish(options: DemoOptions, scenario: Scenario, reports: Mapping[str, Report]) -> None:
+    page = Console()
+    if not page.is_terminal:
+        page = Console(width=_PLAIN_WIDTH)
+    page.print(table(reports))
+    page.print()
+    for note in footnotes(scenario.slo, reports):
+        page.print(note, highlight=False)
+    if ROUND_ROBIN in reports:
+        page.print(verdict(reports[GATEWAY], reports[ROUND_ROBIN]), style="bold", highlight=False)
+    if options.json_file is not None:
+        options.json_file.write_bytes(msgspec.json.format(msgspec.json.encode(_as_json(reports)), indent=2) + b"\n")
+
+
+def _as_json(reports: Mapping[str, Report]) -> dict[str, object]:
+    ours = reports[GATEWAY]
+    made: dict[str, object] = {
+        "totals": ours.totals.as_json(),
+        "classes": {name: group.as_json() for name, group in ours.classes.items()},
+    }
+    if ROUND_ROBIN in reports:
+        made["round_robin"] = reports[ROUND_ROBIN].totals.as_json()
+    return made
+
+
+def _complain(screen: Console, samples: Mapping[str, Sequence[Sample]], reports: Mapping[str, Report]) -> bool:
+    """Say what went wrong; whether anything failed."""
+    failed = False
+    for name, of_arm in samples.items():
+        lag_ms = reports[name].lag_ms_p99.value
+        if lag_ms is not None and lag_ms > LAG_LIMIT_MS:
+            screen.print(
+                f"Warning: in arm {name} the client was late (send lag p99 {lag_ms:.0f} ms, limit {LAG_LIMIT_MS:g}): "
+                "this machine is too busy for exact times. Close other work, or lower --rate.",
+                style="yellow",
+                highlight=False,
+            )
+        bad = Counter((one.outcome.value, one.status, one.reason) for one in of_arm if one.outcome not in _FINE)
+        for (outcome, status, reason), count in bad.most_common():
+            screen.print(f"{name}: {count} x {outcome}, status {status}: {reason}", highlight=False, markup=False)
+        failed = failed or bool(bad) or not any(one.outcome is Outcome.OK for one in of_arm)
+    return failed

@@ -1,0 +1,162 @@
+"""What became of one request, and whether that was good enough.
+
+Times are seconds since the start of the run, on one monotonic clock. Latency counts from the intended arrival, never
+from the moment the client got round to sending (loadgen.md 6.1): a client that is late makes the system look worse,
+not better.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """How a request ended; closed (loadgen.md 6.2)."""
+
+    OK = "ok"
+    REJECTED_QUOTA = "rejected_quota"
+    REJECTED_CAPACITY = "rejected_capacity"
+    ERROR_STATUS = "error_status"
+    ERROR_CONNECT = "error_connect"
+    ERROR_PROTOCOL = "error_protocol"
+    ERROR_STREAM = "error_stream"  # an error event inside a stream that began with 200
+    TRUNCATED = "truncated"  # ended without finish reason or end marker
+    TIMEOUT = "timeout"
+    UNFINISHED = "unfinished"  # still open when the drain ended
+    CANCELLED = "cancelled"  # the schedule had the client leave
+
+
+REJECTED = (Outcome.REJECTED_QUOTA, Outcome.REJECTED_CAPACITY)
+
+
+class TtftLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time to first token: `base_ms`, and `per_token_ms` for each planned prompt token beyond `free_tokens`."""
+
+    base_ms: float
+    per_token_ms: float = 0.0
+    free_tokens: int = 0
+
+
+class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a good answer, all of them inclusive: first token, largest pause, mean time per later token."""
+
+    ttft: TtftLimit
+    tpot_ms: float
+    stall_ms: float
+
+    def ttft_limit_ms(self, input_tokens: int) -> float:
+        """By the planned prompt length, cached or not: a poor cache must not loosen its own limit."""
+        beyond = max(0, input_tokens - self.ttft.free_tokens)
+        return self.ttft.base_ms + self.ttft.per_token_ms * beyond
+
+    def missed(self, sample: "Sample") -> tuple[str, ...]:
+        """Names of the limits this answer misses; () for a good one. Undefined values miss nothing but `ttft`."""
+        ttft_ms, tpot_ms, stall_ms = sample.ttft_ms, sample.tpot_ms, sample.stall_ms
+        late = ttft_ms is None or ttft_ms > self.ttft_limit_ms(sample.input_tokens)
+        slow = tpot_ms is not None and tpot_ms > self.tpot_ms
+        stalled = stall_ms is not None and stall_ms > self.stall_ms
+        return tuple(name for name, is_missed in (("ttft", late), ("tpot", slow), ("stall", stalled)) if is_missed)
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One request, filled in as it goes. `reads` are the times of reads that carried tokens; 0.0 = never happened."""
+
+    id: int
+    tenant: str
+    priority: str
+    measured: bool
+    input_tokens: int
+    planned_output: int
+    leaves: bool  # the schedule lets the client leave early
+    sched_s: float
+    sent_s: float = 0.0
+    head_s: float = 0.0
+    end_s: float = 0.0
+    reads: array[float] = field(default_factory=lambda: array("d"))
+    token_events: int = 0
+    outcome: Outcome = Outcome.UNFINISHED
+    status: int = 0
+    reason: str = ""
+    request_id: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None  # from usage
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens: what usage says, else token-bearing events counted."""
+        return self.token_events if self.output_tokens is None else self.output_tokens
+
+    @property
+    def lag_ms(self) -> float:
+        """How late the client sent it."""
+        return (self.sent_s - self.sched_s) * 1000
+
+    @property
+    def ttft_ms(self) -> float | None:
+        """First token, from the intended arrival."""
+        return (self.reads[0] - self.sched_s) * 1000 if self.reads else None
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """Mean time per token after the first."""
+        if len(self.reads) < 2 or self.tokens < 2:
+            return None
+        return (self.reads[-1] - self.reads[0]) * 1000 / (self.tokens - 1)
+
+    @property
+    def stall_ms(self) -> float | None:
+        """The largest gap between tokens."""
+        return max(self.gaps_ms(), default=None)
+
+    def gaps_ms(self) -> Iterator[float]:
+        """Gaps between reads that carried tokens."""
+        return ((later - earlier) * 1000 for earlier, later in pairwise(self.reads))
+
+    def tokens_between(self, start_s: float, end_s: float) -> float:
+        """Output tokens received in [start_s, end_s); tokens are spread evenly over the reads."""
+        if not self.reads:
+            return 0.0
+        inside = sum(start_s <= read < end_s for read in self.reads)
+        return self.tokens * inside / len(self.reads)
+
+
+def line(sample: Sample, slo: Slo) -> bytes:
+    """One line of requests.jsonl. No text, no key."""
+    missed = slo.missed(sample) if sample.outcome is Outcome.OK else ()
+    row = {
+        "id": sample.id,
+        "tenant": sample.tenant,
+        "priority": sample.priority,
+        "phase": "measure" if sample.measured else "warmup",
+        "t_sched": round(sample.sched_s, 6),
+        "t_send": round(sample.sent_s, 6),
+        "t_head": round(sample.head_s, 6),
+        "t_first": round(sample.reads[0], 6) if sample.reads else None,
+        "t_last": round(sample.reads[-1], 6) if sample.reads else None,
+        "t_end": round(sample.end_s, 6),
+        "input_tokens": sample.input_tokens,
+        "planned_output_tokens": sample.planned_output,
+        "prompt_tokens": sample.prompt_tokens,
+        "cached_tokens": sample.cached_tokens,
+        "output_tokens": sample.output_tokens,
+        "ttft_ms": _rounded(sample.ttft_ms),
+        "tpot_ms": _rounded(sample.tpot_ms),
+        "stall_ms": _rounded(sample.stall_ms),
+        "status": sample.status,
+        "outcome": sample.outcome.value,
+        "reason": sample.reason,
+        "request_id": sample.request_id,
+        "good": sample.outcome is Outcome.OK and not missed,
+        "missed": missed,
+    }
+    return msgspec.json.encode(row) + b"\n"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
