@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.admin.operations import Operations
-from policies.state.views import EndpointView
+from policies.state.views import EndpointView, FlowView
 
 TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
 
@@ -41,7 +41,7 @@ def health(operations: Operations, version: str, uptime_s: float) -> dict[str, A
 
 
 def _endpoints(operations: Operations) -> list[dict[str, Any]]:
-    loads = {view.name: view for view in operations.endpoints()}
+    loads = {view.name: _load(view) for view in operations.endpoints()}
     return [
         {
             "name": name,
@@ -49,40 +49,39 @@ def _endpoints(operations: Operations) -> list[dict[str, Any]]:
             "suspected": standing.suspected,
             "failures": standing.failures,
             "cause": standing.cause,
-            "outstanding": _outstanding(loads.get(name)),
+            "outstanding": loads.get(name),  # null: it is down and holds nothing
         }
         for name, standing in operations.standings()
     ]
 
 
-def _outstanding(load: EndpointView | None) -> dict[str, int] | None:
-    """None: the endpoint is down and holds nothing."""
-    if load is None:
-        return None
+def _load(view: EndpointView) -> dict[str, int]:
     return {
-        "sequences": load.sequences,
-        "max_seqs": load.max_seqs,
-        "prefill_tokens": load.prefill_tokens,
-        "max_prefill_tokens": load.max_prefill_tokens,
+        "sequences": view.sequences,
+        "max_seqs": view.max_seqs,
+        "prefill_tokens": view.prefill_tokens,
+        "max_prefill_tokens": view.max_prefill_tokens,
     }
 
 
 def queues(operations: Operations) -> dict[str, Any]:
-    """Every queue that holds something, and the sums."""
+    """Every queue that holds something, what is outstanding on each endpoint, and the sums."""
     flows = operations.queues()
     now_s = time.monotonic()  # the clock the core is driven by
     return {
         "queued": sum(flow.queued for flow in flows),
         "queued_bytes": sum(flow.queued_bytes for flow in flows),
-        "queues": [
-            {
-                "pool": flow.pool,
-                "tenant": flow.tenant,
-                "class": flow.band,
-                "queued": flow.queued,
-                "queued_bytes": flow.queued_bytes,
-                "oldest_s": round(max(0.0, now_s - flow.oldest_s), 3),
-            }
-            for flow in flows
-        ],
+        "flows": [_flow(flow, now_s) for flow in flows],
+        "endpoints": [{"name": view.name, "up": view.up, **_load(view)} for view in operations.endpoints()],
+    }
+
+
+def _flow(flow: FlowView, now_s: float) -> dict[str, str | int | float]:
+    return {
+        "pool": flow.pool,
+        "tenant": flow.tenant,
+        "class": flow.band,
+        "queued": flow.queued,
+        "queued_bytes": flow.queued_bytes,
+        "oldest_s": round(max(0.0, now_s - flow.oldest_s), 3),
     }
