@@ -1,0 +1,124 @@
+"""What one whole SSE event of an answer means, and a cheap way to know that a read needs no look at all.
+
+Events come as whole blocks of bytes; their bytes are never changed here. Lines end at LF, CR and CRLF only (bytes'
+`splitlines`, never text's). An end marker is an own data line, never text inside an answer. Data that is not JSON is an
+event like any other, marked `garbled`. `watch` decides per read: False means no event in it ends, fails, or tells usage.
+"""
+
+import json
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.dialects import anthropic, openai
+from gateway.dialects.facts import BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
+from gateway.dialects.routes import Dialect, Route
+
+__all__ = ["BodyFacts", "EventFacts", "EventKind", "Usage", "read_body", "read_event", "watch"]
+
+_COMMENT = EventFacts(kind=EventKind.COMMENT)
+_OTHER = EventFacts(kind=EventKind.OTHER)
+_GARBLED = EventFacts(kind=EventKind.OTHER, garbled=True)
+_END = EventFacts(kind=EventKind.END)
+_BOM = b"\xef\xbb\xbf"
+
+Reader = Callable[[bytes, Object, bytes], EventFacts]
+_any = msgspec.json.Decoder()
+
+
+def read_event(route: Route, event: bytes) -> EventFacts:
+    """Facts of one whole event (its closing empty line may be missing at the end of a stream). Never raises."""
+    name, data = _parse(event)
+    if data is None:
+        return _without_data(name, event)
+    if data == b"[DONE]":
+        return _END if route.name in ("chat", "completions") else _OTHER
+    value = _decode(data)
+    if value is _UNREADABLE:
+        failed = EventFacts(kind=EventKind.ERROR, error=data, garbled=True)
+        return failed if name == b"error" else _GARBLED
+    return _reader(route)(name, as_object(value), data)
+
+
+def read_body(route: Route, body: bytes) -> BodyFacts:
+    """Facts of a whole unstreamed answer. Never raises: what cannot be read has no usage."""
+    try:
+        answer = _answers.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _loose_body(route, body)
+    return _body_facts(route, answer.usage, answer.stop_reason, [choice.finish_reason for choice in answer.choices])
+
+
+def watch(route: Route) -> Callable[[bytes], bool]:
+    """A test for whole events of this route: True when they must be read one by one. May be wrong only in being True."""
+    if route.dialect is Dialect.ANTHROPIC:
+        return anthropic.watch_messages
+    return openai.watch_responses if route.name == "responses" else openai.watch_chunks
+
+
+class _Choice(msgspec.Struct, gc=False):
+    finish_reason: object = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """Only what is read of an answer: the texts are skipped, not decoded."""
+
+    choices: list[_Choice] = []
+    usage: object = None
+    stop_reason: object = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_UNREADABLE = object()
+
+
+def _reader(route: Route) -> Reader:
+    if route.dialect is Dialect.ANTHROPIC:
+        return anthropic.message_facts
+    return openai.response_facts if route.name == "responses" else openai.chunk_facts
+
+
+def _parse(event: bytes) -> tuple[bytes, bytes | None]:
+    """The event field and the joined data lines; None where the event has no data line."""
+    name = b""
+    data: list[bytes] = []
+    for line in event.removeprefix(_BOM).splitlines():
+        field, colon, value = line.partition(b":")
+        if colon and value[:1] == b" ":
+            value = value[1:]
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value
+    return name, b"\n".join(data) if data else None
+
+
+def _without_data(name: bytes, event: bytes) -> EventFacts:
+    if name == b"error":
+        return EventFacts(kind=EventKind.ERROR)
+    lines = event.removeprefix(_BOM).splitlines()
+    return _COMMENT if all(line[:1] in (b":", b"") for line in lines) else _OTHER
+
+
+def _decode(data: bytes) -> object:
+    """The value of JSON data. The stdlib reads what msgspec refuses: NaN, and half a surrogate in an error's text."""
+    try:
+        return _any.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return _UNREADABLE
+    return value
+
+
+def _loose_body(route: Route, body: bytes) -> BodyFacts:
+    answer = as_object(_decode(body))
+    reasons = [choice.get("finish_reason") for choice in as_objects(answer.get("choices"))]
+    return _body_facts(route, answer.get("usage"), answer.get("stop_reason"), reasons)
+
+
+def _body_facts(route: Route, usage: object, stop_reason: object, finish_reasons: list[object]) -> BodyFacts:
+    of = anthropic.usage_of if route.dialect is Dialect.ANTHROPIC else openai.usage_of
+    return BodyFacts(usage=of(usage), aborted=stop_reason == "abort" or "abort" in finish_reasons)
