@@ -1,0 +1,257 @@
+"""A gateway as an operator runs it: a process of its own, its configuration in a file, its answers on sockets.
+
+All its timers run at a tenth (`timeouts.scale`) unless a test says otherwise. It must end quietly: a traceback, an
+exception nobody retrieved or an unclosed transport in its log fails the test that ran it.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.kit.http_reader import Response
+from tests.kit.processes import Child, free_ports, python, until_async
+from tests.kit.raw_client import exchange
+
+ADMIN_TOKEN = "kit-admin-token"
+NOISE = (
+    b"Traceback (most recent call last)",
+    b"exception was never retrieved",
+    b"was never awaited",
+    b"Exception in callback",
+    b"Exception ignored",
+    b"ResourceWarning",
+    b"unclosed",
+    b"Fatal error on transport",
+    b"InvariantError",
+)
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the process is run. `env` also takes PYTHONASYNCIODEBUG; `files` is `ulimit -n`; `core` a CPU number."""
+
+    optimize: bool = False
+    files: int = 0
+    core: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_s: float = 20.0
+
+
+def config(urls: Sequence[str], **changes: Any) -> dict[str, Any]:
+    """A small fleet over `urls`, all of model `m`; `changes` is merged in, section by section."""
+    endpoints = [{"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main"]} for at, url in enumerate(urls)]
+    made: dict[str, Any] = {
+        "version": 1,
+        "listen": {"host": "127.0.0.1"},
+        "admin": {
+            "host": "127.0.0.1",
+            "tokens": [{"id": "kit", "sha256": hashlib.sha256(ADMIN_TOKEN.encode()).hexdigest(), "role": "operate"}],
+        },
+        "models": {"m": {"context_tokens": 131072}},
+        "pools": {"main": {"model": "m"}},
+        "endpoints": endpoints,
+        "upstream": {"probe_s": 2},
+        "timeouts": {"scale": 0.1},
+    }
+    return merged(made, changes)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merged key by key, anything else replaced; None removes a key."""
+    made = dict(base)
+    for key, value in changes.items():
+        if value is None:
+            made.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(made.get(key), Mapping):
+            made[key] = merged(made[key], value)
+        else:
+            made[key] = value
+    return made
+
+
+class Metrics:
+    """One scrape, by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.samples: Samples = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                self.samples[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Sum over every series of that name that has these labels; 0.0 when there is none."""
+        wanted = set(labels.items())
+        return sum(value for (found, have), value in self.samples.items() if found == name and wanted <= set(have))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        made: dict[str, float] = {}
+        for (found, have), value in self.samples.items():
+            if found == name:
+                key = dict(have).get(label, "")
+                made[key] = made.get(key, 0.0) + value
+        return made
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self.samples}
+
+
+class Gateway:
+    """`async with Gateway(config([...]), tmp_path) as gateway`. `.port` is the data listener."""
+
+    def __init__(
+        self, settings: dict[str, Any], directory: Path, *, launch: Launch | None = None, name: str = "gateway"
+    ) -> None:
+        self.port, self.admin_port = free_ports(2)
+        self.settings = merged(
+            settings,
+            {
+                "listen": {"port": settings.get("listen", {}).get("port", self.port)},
+                "admin": {"port": settings.get("admin", {}).get("port", self.admin_port)},
+            },
+        )
+        self.port, self.admin_port = self.settings["listen"]["port"], self.settings["admin"]["port"]
+        self.directory, self.name = directory, name
+        self.launch = launch or Launch()
+        self.file = directory / f"{name}.yaml"
+        self.child: Child | None = None
+        self._access_at = 0
+        self._access: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.child is not None
+        return self.child.pid
+
+    async def start(self, *, up: int | None = None) -> None:
+        """Start it and wait until it is ready and `up` endpoints (all of them by default) may be used."""
+        self.file.write_text(yaml.safe_dump(self.settings, sort_keys=False))
+        env = {"PYTHONWARNINGS": "always::ResourceWarning", "NO_COLOR": "1", **self.launch.env}
+        argv = python(
+            "-m",
+            "gateway",
+            "serve",
+            "--config",
+            str(self.file),
+            optimize=self.launch.optimize,
+            files=self.launch.files,
+            core=self.launch.core,
+        )
+        self.child = Child(argv, self.directory, self.name, env)
+        try:
+            await until_async(self._ready, self.launch.ready_s, "the gateway is not ready")
+            await self.wait_up(len(self.settings["endpoints"]) if up is None else up)
+        except BaseException as error:
+            self.child.kill()
+            error.add_note(f"stderr: {self.stderr()[-2000:]!r}\nstdout: {self.child.out.read_bytes()[-1000:]!r}")
+            raise
+
+    async def _ready(self) -> bool:
+        assert self.child is not None
+        if self.child.exited:
+            raise RuntimeError(f"the gateway ended with status {self.child.process.returncode}")
+        try:
+            return (await self.get("/readyz")).status == 200
+        except OSError:
+            return False
+
+    async def wait_up(self, count: int, timeout_s: float = 10.0) -> None:
+        async def enough() -> bool:
+            return (await self.metrics()).sum("forebay_endpoint_up") == count
+
+        await until_async(enough, timeout_s, f"{count} endpoints are not up")
+
+    async def get(self, path: str, *, port: int = 0, token: str = "", method: str = "GET") -> Response:
+        """One request on a connection of its own, so that nothing of ours stays open in the gateway."""
+        auth = f"authorization: Bearer {token}\r\n" if token else ""
+        message = f"{method} {path} HTTP/1.1\r\nhost: kit\r\n{auth}content-length: 0\r\nconnection: close\r\n\r\n"
+        if method == "GET":
+            message = message.replace("content-length: 0\r\n", "")
+        return await exchange(port or self.port, message.encode())
+
+    async def admin(self, path: str, *, method: str = "GET") -> Any:
+        """The JSON of an admin route."""
+        answer = await self.get(path, port=self.admin_port, token=ADMIN_TOKEN, method=method)
+        if not 200 <= answer.status < 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {answer.body!r}")
+        return json.loads(answer.body) if answer.body else None
+
+    async def metrics(self) -> Metrics:
+        answer = await self.get("/metrics", port=self.admin_port)
+        return Metrics(answer.body.decode())
+
+    def access(self) -> list[dict[str, Any]]:
+        """The access lines so far, one per request."""
+        assert self.child is not None
+        data = self.child.out.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        for line in data[self._access_at : whole].split(b"\n"):
+            if line.startswith(b"{"):
+                entry = json.loads(line)
+                if "outcome" in entry or "status" in entry:
+                    self._access.append(entry)
+        self._access_at = whole
+        return self._access
+
+    def stderr(self) -> bytes:
+        assert self.child is not None
+        return self.child.err.read_bytes()
+
+    def output(self) -> bytes:
+        """Everything the process has written anywhere."""
+        assert self.child is not None
+        return self.child.out.read_bytes() + self.child.err.read_bytes()
+
+    def noise(self) -> list[str]:
+        """What must never be in its log (C9), with some context."""
+        text = self.output()
+        return [
+            text[max(0, text.find(mark) - 200) : text.find(mark) + 1500].decode(errors="replace")
+            for mark in NOISE
+            if mark in text
+        ]
+
+    async def stop(self, timeout_s: float = 15.0) -> int:
+        """SIGTERM; its exit status."""
+        assert self.child is not None
+        began = time.monotonic()
+        status = await self.child.stop(timeout_s)
+        if time.monotonic() - began >= timeout_s:
+            raise TimeoutError(f"the gateway did not end {timeout_s} s after SIGTERM")
+        return status
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        status = await self.stop()
+        if kind is None:
+            noise = self.noise()
+            if noise:
+                raise AssertionError("the gateway's log is not quiet (C9):\n" + "\n---\n".join(noise))
+            if status not in (0, -9):
+                raise AssertionError(f"the gateway ended with status {status}: {self.stderr()[-1500:]!r}")
+
+
+def outcomes(lines: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """How many access lines there are per outcome."""
+    counts: dict[str, int] = {}
+    for line in lines:
+        counts[str(line.get("outcome", ""))] = counts.get(str(line.get("outcome", "")), 0) + 1
+    return counts

@@ -1,0 +1,155 @@
+"""The conservation invariant (faults.md 1), checked after every fault test: a test that passes and breaks it fails.
+
+C1 every received request is in exactly one place or has ended once; C2 attempts agree with what the engines saw;
+C3 no slot is held after quiesce; C6 stored queue bytes are given back; C7 descriptors and tasks are at their baseline;
+C9 the log is quiet. C4, C5 and C8 need quotas, Redis and tenants.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.kit.gateway import Gateway, Metrics
+from tests.kit.processes import until_async
+from tests.kit.script_engine import ScriptEngine
+from tests.kit.sockets import Held, held
+
+RECEIVED = "forebay_requests_received_total"
+ENDED = "forebay_requests_ended_total"
+QUEUED = "forebay_requests_queued"
+INFLIGHT = "forebay_requests_inflight"
+ATTEMPTS = "forebay_attempts_total"
+OPEN_ATTEMPTS = "forebay_attempts_open"
+QUIESCE_S = 3.0
+
+
+class BrokenInvariantError(AssertionError):
+    """What does not hold, with the numbers."""
+
+
+@dataclass(slots=True)
+class Invariants:
+    """`await begin()` before the test, `await check()` after it. `engines` must be all engines of the gateway."""
+
+    gateway: Gateway
+    engines: Sequence[ScriptEngine] = ()
+    baseline: Held | None = None
+    before: Metrics | None = None
+    seen_before: int = 0
+    broken: list[str] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        await self._quiesce()
+        self.baseline = self._held()
+        self.before = await self.gateway.metrics()
+        self.seen_before = self._seen()
+
+    async def check(self) -> None:
+        """Everything that must hold once nothing arrives any more."""
+        self.broken = []
+        try:
+            await self._quiesce()
+        except TimeoutError as error:
+            self.broken.append(f"C1/C3 not quiet after {QUIESCE_S} s: {error}")
+        after = await self.gateway.metrics()
+        self.broken += conserved(after)
+        await self._slots()
+        self._attempts(after)
+        await self._descriptors()
+        self.broken += [f"C9 noise in the log: {text}" for text in self.gateway.noise()]
+        if self.broken:
+            raise BrokenInvariantError("\n".join(self.broken))
+
+    async def sample(self) -> None:
+        """C1 is exact at every instant, so it may be asked at any time."""
+        broken = conserved(await self.gateway.metrics())
+        if broken:
+            raise BrokenInvariantError("\n".join(broken))
+
+    async def _quiesce(self) -> None:
+        async def quiet() -> bool:
+            metrics = await self.gateway.metrics()
+            return metrics.sum(QUEUED) == 0 and metrics.sum(INFLIGHT) == 0 and metrics.sum(OPEN_ATTEMPTS) == 0
+
+        await until_async(quiet, QUIESCE_S, "queued or inflight is not 0")
+
+    async def _slots(self) -> None:
+        """C3 and C6: per endpoint and per flow nothing is held."""
+        queues = await self.gateway.admin("/admin/v1/queues")
+        self.broken += [
+            f"C3 {one['name']} holds {one}" for one in queues["endpoints"] if one["sequences"] or one["prefill_tokens"]
+        ]
+        self.broken += [f"C6 {one} is still queued" for one in queues["flows"] if one["queued"] or one["queued_bytes"]]
+
+    def _attempts(self, after: Metrics) -> None:
+        """C2: attempts - connect_failed - stale_resent <= seen at the engines <= attempts - connect_failed."""
+        if not self.engines or self.before is None:
+            return
+        results = _grown(self.before, after, ATTEMPTS, "result")
+        connected = sum(results.values()) - results.get("connect_failed", 0)
+        seen = self._seen() - self.seen_before
+        if not connected - results.get("stale_resent", 0) <= seen <= connected:
+            self.broken.append(f"C2 engines saw {seen} requests, attempts were {results}")
+
+    async def _descriptors(self) -> None:
+        """C7, pooled connections aside, with time for closed ones to be noticed."""
+        if self.baseline is None:
+            return
+        want = self.baseline.own
+
+        async def back() -> bool:
+            return self._held().own <= want
+
+        try:
+            await until_async(back, QUIESCE_S, "descriptors")
+        except TimeoutError:
+            self.broken.append(f"C7 descriptors {self._held()} after, {self.baseline} before")
+
+    def _held(self) -> Held:
+        ports = frozenset(int(one["url"].rpartition(":")[2]) for one in self.gateway.settings["endpoints"])
+        return held(self.gateway.pid, ports, frozenset((self.gateway.port, self.gateway.admin_port)))
+
+    def _seen(self) -> int:
+        return sum(len(engine.seen) + engine.forgotten for engine in self.engines)
+
+
+def conserved(metrics: Metrics) -> list[str]:
+    """C1: received = completed + rejected + expired + cancelled + failed + queued + inflight."""
+    received, ended = metrics.sum(RECEIVED), metrics.sum(ENDED)
+    queued, inflight = metrics.sum(QUEUED), metrics.sum(INFLIGHT)
+    negative = [f"C3 negative: {key} {value}" for key, value in metrics.samples.items() if value < 0]
+    if received != ended + queued + inflight:
+        return [
+            f"C1 received {received} != ended {metrics.by(ENDED, 'outcome')} + queued {queued} + inflight {inflight}",
+            *negative,
+        ]
+    return negative
+
+
+def _grown(before: Metrics, after: Metrics, name: str, label: str) -> dict[str, float]:
+    old = before.by(name, label)
+    return {key: value - old.get(key, 0.0) for key, value in after.by(name, label).items()}
+
+
+@asynccontextmanager
+async def holding(gateway: Gateway, *engines: ScriptEngine) -> AsyncIterator[Invariants]:
+    """`async with holding(gateway, engine):` around the body of a test; the check runs at the end of a good body."""
+    invariants = Invariants(gateway, engines)
+    await invariants.begin()
+    yield invariants
+    await invariants.check()
+
+
+def same_stream(
+    engine_events: Sequence[bytes], client_body: bytes, *, stripped: Sequence[bytes] = (), frame: bytes = b""
+) -> None:
+    """C6 for one stream: client body = engine body - stripped usage event + our frame, byte for byte."""
+    want = b"".join(event for event in engine_events if event not in stripped) + frame
+    if client_body != want:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(want, client_body, strict=False)) if a != b),
+            min(len(want), len(client_body)),
+        )
+        raise BrokenInvariantError(
+            f"C6 differs at byte {at}: want {want[at : at + 120]!r}, got {client_body[at : at + 120]!r}"
+        )
