@@ -62,6 +62,13 @@ class Node:
             return self.value[step]
         return None
 
+    def find(self, path: Path) -> "Node | None":
+        """The value at `path`, None when there is none."""
+        node: Node | None = self
+        for step in path:
+            node = node.child(step) if node else None
+        return node
+
     def locate(self, path: Path, at_key: bool) -> Place:
         """Where `path` stands; where it is absent, the key of the deepest part of it that is there."""
         node, place = self, self.place

@@ -1,0 +1,109 @@
+"""The field tables of docs/configuration.md, made from the schema: `python -m gateway.config.reference FILE` renews them.
+
+A test compares the page with the schema, so the page cannot fall behind.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.config.kinds import size_text
+from gateway.config.schema import Schema, resolved, schema
+
+BEGIN = "<!-- made by `make docs`: begin -->\n"
+END = "<!-- made by `make docs`: end -->\n"
+
+
+def reference() -> str:
+    """One table per section of the file, as Markdown."""
+    lines: list[str] = []
+    for name, section in schema()["properties"].items():
+        rows = list(_rows(name, section))
+        about = resolved(section).get("description", "")
+        lines += [f"### `{name}`", "", about, ""] if len(rows) > 1 else [f"### `{name}`", ""]
+        lines += ["| field | value | default | meaning |", "|---|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def renewed(page: str) -> str:
+    """The page with the tables between its two marks made anew."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    return f"{head}{BEGIN}\n{reference()}\n{END}{tail}"
+
+
+def _rows(path: str, field: Schema) -> Iterator[str]:
+    """A row for a plain field, the rows of everything inside for a mapping or a list of mappings."""
+    node = resolved(field)
+    inside = _inside(path, node)
+    if inside is None:
+        yield f"| `{path}` | {_value(node)} | {_default(node)} | {node.get('description', '')} |"
+        return
+    prefix, section = inside
+    for name, inner in section["properties"].items():
+        required = name in section.get("required", ()) and "x-default" not in inner
+        yield from _rows(f"{prefix}.{name}", {**inner, "x-required": required})
+
+
+def _inside(path: str, node: Schema) -> tuple[str, Schema] | None:
+    """The path written before, and the schema of, what a field holds; None for a plain value."""
+    for word, suffix in (("properties", ""), ("items", "[]"), ("additionalProperties", ".NAME")):
+        inner = node if word == "properties" else resolved(node.get(word) or {})
+        if "properties" in inner:
+            return path + suffix, inner
+    return None
+
+
+def _value(node: Schema) -> str:
+    """What may be written, in words."""
+    if "enum" in node or "const" in node:
+        return " \\| ".join(f"`{option}`" for option in node.get("enum", [node.get("const")]))
+    if "anyOf" in node:
+        return _either(node)
+    if node.get("x-ref"):
+        return "secret, may be `${NAME}`"
+    match node.get("type"):
+        case "integer" | "number":
+            return _band(node)
+        case "boolean":
+            return "`true` \\| `false`"
+        case "array":
+            return f"list of {_value(resolved(node['items']))}"
+        case _:
+            return "text"
+
+
+def _either(node: Schema) -> str:
+    if node.get("x-size"):
+        plain = node["anyOf"][0]
+        return f"size, {size_text(plain['minimum'])} – {size_text(plain['maximum'])}"
+    options = [_value(resolved(option)) for option in node["anyOf"] if option.get("type") != "null"]
+    return " or ".join(options)
+
+
+def _band(node: Schema) -> str:
+    if node["minimum"] == node["maximum"]:
+        return f"{node['minimum']}"
+    return f"{node['minimum']:,} – {node['maximum']:,}"
+
+
+def _default(node: Schema) -> str:
+    if "x-default" in node:
+        return str(node["x-default"])
+    if "default" not in node or node.get("x-required"):
+        return "required"
+    default = node["default"]
+    if node.get("x-size"):
+        return f"`{size_text(default)}`"
+    if isinstance(default, list):
+        return f"`[{', '.join(str(item) for item in default)}]`"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return "none" if default is None else f"`{default}`"
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
