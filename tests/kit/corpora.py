@@ -348,8 +348,8 @@ def _replace_byte(r: random.Random, data: bytes) -> bytes:
 
 
 def _flip_bit(r: random.Random, data: bytes) -> bytes:
-    at = _at(r, data)
-    return data[:at] + bytes([data[at] ^ (1 << r.randrange(8))]) + data[at + 1 :] if data else data
+    at = min(_at(r, data), len(data) - 1)
+    return data[:at] + bytes([data[at] ^ (1 << r.randrange(8))]) + data[at + 1 :]
 
 
 def _insert_token(r: random.Random, data: bytes) -> bytes:

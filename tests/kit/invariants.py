@@ -18,8 +18,11 @@ RECEIVED = "forebay_requests_received_total"
 ENDED = "forebay_requests_ended_total"
 QUEUED = "forebay_requests_queued"
 INFLIGHT = "forebay_requests_inflight"
+STARTED = "forebay_attempts_started_total"
 ATTEMPTS = "forebay_attempts_total"
 OPEN_ATTEMPTS = "forebay_attempts_open"
+UPSTREAM = "forebay_upstream_connections"
+TASKS = "forebay_tasks"
 QUIESCE_S = 3.0
 
 
@@ -104,6 +107,16 @@ class Invariants:
             await until_async(back, QUIESCE_S, "descriptors")
         except TimeoutError:
             self.broken.append(f"C7 descriptors {self._held()} after, {self.baseline} before")
+        await self._connections()
+
+    async def _connections(self) -> None:
+        """C7: no connection to an engine is busy, and no task is left over."""
+        assert self.before is not None
+        after = await self.gateway.metrics()
+        if after.sum(UPSTREAM, state="busy"):
+            self.broken.append(f"C7 {after.sum(UPSTREAM, state='busy')} connections to engines are still busy")
+        if after.sum(TASKS) > self.before.sum(TASKS):
+            self.broken.append(f"C7 {after.sum(TASKS)} tasks after, {self.before.sum(TASKS)} before")
 
     def _held(self) -> Held:
         ports = frozenset(int(one["url"].rpartition(":")[2]) for one in self.gateway.settings["endpoints"])
@@ -114,16 +127,17 @@ class Invariants:
 
 
 def conserved(metrics: Metrics) -> list[str]:
-    """C1: received = completed + rejected + expired + cancelled + failed + queued + inflight."""
+    """C1 and the sum of C2, exact at every instant; and no gauge below zero."""
+    broken = [f"C3 negative: {key} {value}" for key, value in metrics.samples.items() if value < 0]
     received, ended = metrics.sum(RECEIVED), metrics.sum(ENDED)
     queued, inflight = metrics.sum(QUEUED), metrics.sum(INFLIGHT)
-    negative = [f"C3 negative: {key} {value}" for key, value in metrics.samples.items() if value < 0]
     if received != ended + queued + inflight:
-        return [
-            f"C1 received {received} != ended {metrics.by(ENDED, 'outcome')} + queued {queued} + inflight {inflight}",
-            *negative,
-        ]
-    return negative
+        outcomes = metrics.by(ENDED, "outcome")
+        broken.append(f"C1 received {received} != ended {outcomes} + queued {queued} + inflight {inflight}")
+    started, tried, still = metrics.sum(STARTED), metrics.sum(ATTEMPTS), metrics.sum(OPEN_ATTEMPTS)
+    if started != tried + still:
+        broken.append(f"C2 started {started} != ended {metrics.by(ATTEMPTS, 'result')} + open {still}")
+    return broken
 
 
 def _grown(before: Metrics, after: Metrics, name: str, label: str) -> dict[str, float]:
