@@ -31,7 +31,9 @@ class Model(Section):
     """A model as clients name it."""
 
     served_as: ModelName = Field(
-        description="Name sent to the engine.", json_schema_extra={"x-default": "the model's name here"}
+        default_factory=str,  # filled in by tree.py, which knows the name
+        description="Name sent to the engine.",
+        json_schema_extra={"x-default": "the model's name here"},
     )
     kind: Literal["chat", "completion", "embedding"] = Field("chat", description="What it is for.")
     context_tokens: Annotated[int, Whole(1, 10_000_000)] = Field(description="Tokens of prompt and answer together.")

@@ -48,7 +48,7 @@ class AdminToken(Section):
 
     id: Name = Field(description="Name of the token in logs.")
     sha256: Sha256 = Field(
-        description="SHA-256 of the token, hexadecimal: `printf %s TOKEN | sha256sum`.",
+        description="SHA-256 of the token, 64 hexadecimal digits.",
         json_schema_extra={"x-secret": True},
         repr=False,
     )
@@ -131,7 +131,7 @@ class Limits(Section):
         256 * KIB, description="Bytes held for one slow reader before its engine is paused."
     )
     sse_keepalive_s: Annotated[float, Number(1, 300, off=True)] = Field(
-        0.0, description="Comment lines on streams that wait, this often. The true status is then lost (see below)."
+        0.0, description="Comment lines on streams that wait, this often. The true status is lost then."
     )
     unknown_fields: Literal["reject", "strip"] = Field(
         "strip", description="Unknown fields of a request body: removed with a notice, or 400."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.config.kinds import size_text
-from gateway.config.schema import Schema, resolved, schema
+from gateway.config.schema import Schema, inner, resolved, schema
 
 BEGIN = "<!-- made by `make docs`: begin -->\n"
 END = "<!-- made by `make docs`: end -->\n"
@@ -35,23 +35,19 @@ def renewed(page: str) -> str:
 def _rows(path: str, field: Schema) -> Iterator[str]:
     """A row for a plain field, the rows of everything inside for a mapping or a list of mappings."""
     node = resolved(field)
-    inside = _inside(path, node)
-    if inside is None:
+    prefix, section = _inside(path, node)
+    for name, held in section.get("properties", {}).items():
+        yield from _rows(f"{prefix}.{name}", held)
+    if not section:
         yield f"| `{path}` | {_value(node)} | {_default(node)} | {node.get('description', '')} |"
-        return
-    prefix, section = inside
-    for name, inner in section["properties"].items():
-        required = name in section.get("required", ()) and "x-default" not in inner
-        yield from _rows(f"{prefix}.{name}", {**inner, "x-required": required})
 
 
-def _inside(path: str, node: Schema) -> tuple[str, Schema] | None:
-    """The path written before, and the schema of, what a field holds; None for a plain value."""
-    for word, suffix in (("properties", ""), ("items", "[]"), ("additionalProperties", ".NAME")):
-        inner = node if word == "properties" else resolved(node.get(word) or {})
-        if "properties" in inner:
-            return path + suffix, inner
-    return None
+def _inside(path: str, node: Schema) -> tuple[str, Schema]:
+    """The section a field holds, and how the path to its fields begins; an empty one for a plain value."""
+    if "properties" in node:
+        return path, node
+    held = inner(node)
+    return path + ("[]" if "items" in node else ".NAME"), held if "properties" in held else {}
 
 
 def _value(node: Schema) -> str:
@@ -90,7 +86,7 @@ def _band(node: Schema) -> str:
 def _default(node: Schema) -> str:
     if "x-default" in node:
         return str(node["x-default"])
-    if "default" not in node or node.get("x-required"):
+    if "default" not in node:
         return "required"
     default = node["default"]
     if node.get("x-size"):

@@ -34,9 +34,12 @@ def at(path: Path) -> Schema:
     return node
 
 
+def inner(node: Schema) -> Schema:
+    """What the items of a list, or the values of a mapping with free names, may be; empty for anything else."""
+    by_name = list(node.get("patternProperties", {}).values())
+    return resolved(node.get("items") or (by_name[0] if by_name else {}))
+
+
 def _inside(node: Schema, step: str | int) -> Schema:
-    if isinstance(step, int):
-        inner = node.get("items", {})
-    else:
-        inner = node.get("properties", {}).get(step, node.get("additionalProperties", {}))
-    return inner if isinstance(inner, dict) else {}
+    fields: Schema = node.get("properties", {})
+    return fields[step] if isinstance(step, str) and step in fields else inner(node)

@@ -29,10 +29,12 @@ class Config(Section):
     admin: process.Admin = all_defaults(process.Admin)
     isolation: Isolation = all_defaults(Isolation)
     models: Annotated[dict[ModelName, Model], BeforeValidator(_named), BeforeValidator(not_empty)] = Field(
-        description="Models by the name clients use.", json_schema_extra={"minProperties": 1}
+        description="Models by the name clients use.",
+        json_schema_extra={"minProperties": 1, "additionalProperties": False},
     )
     pools: Annotated[dict[Name, Pool], BeforeValidator(not_empty)] = Field(
-        description="Pools by name, at most 4 a model.", json_schema_extra={"minProperties": 1}
+        description="Pools by name, at most 4 a model.",
+        json_schema_extra={"minProperties": 1, "additionalProperties": False},
     )
     endpoints: Annotated[tuple[Endpoint, ...], BeforeValidator(not_empty)] = Field(
         description="The engines.", json_schema_extra={"minItems": 1}
