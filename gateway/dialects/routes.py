@@ -29,9 +29,9 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Route:
-    """One row. `name` is the label of metrics and of `allow.routes`; `upstream_path` is empty on local routes."""
+    """One row, the same object wherever it is met. `name` is the label of metrics and of `allow.routes`; `upstream_path` is empty on local routes."""
 
     name: str
     method: str

@@ -1,0 +1,169 @@
+"""A request body, understood: read once, and written anew for each engine.
+
+The top level is decoded into a dict of raw values, and only fields that are read are decoded further. Of duplicate keys
+the last counts, for us and for the engine alike, because it gets the re-assembled map. `write` changes what the gateway
+sets, in the client's order, and copies the rest byte for byte. What a field may be: fields.py and policy.py.
+"""
+
+import msgspec
+
+from gateway.dialects import policy, values
+from gateway.dialects.fields import TABLES, Table
+from gateway.dialects.policy import FieldRules
+from gateway.dialects.routes import Route
+from gateway.dialects.values import Fields
+from gateway.errors import GatewayError
+from policies.decisions import Reason
+
+__all__ = ["Call", "FieldRules", "Target", "notice", "read", "write"]
+
+LARGE_BYTES = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
+SMALL_FIELDS_BYTES = 128 * 1024
+MOST_TOKENS = 2**31 - 1
+
+_encode = msgspec.json.Encoder().encode
+_TRUE = msgspec.Raw(b"true")
+_FALSE = msgspec.Raw(b"false")
+_USAGE_ONLY = msgspec.Raw(b'{"include_usage":true}')
+_USAGE_ROUTES = frozenset({"chat", "completions"})
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Whom a body is written for. `salt` None: the engine knows none. `output_cap`: the most tokens it may generate."""
+
+    served_as: str
+    salt: str | None
+    output_cap: int | None
+
+
+class Call(msgspec.Struct, kw_only=True):
+    """What a client asks for.
+
+    `max_output_tokens` is what it gave, None if nothing. `sequences` = max(n, best_of) x prompts. `wants_usage`: it asked
+    for the usage chunk of its stream. `fields` is what the policy left, in the client's order. `stripped` names fields
+    it sent and the engine does not get. `prompt_bytes` is the raw JSON of the prompt and the tools: text as it is
+    escaped, plus some 30 bytes of keys and quotes per message.
+    """
+
+    route: Route
+    model: str
+    stream: bool
+    max_output_tokens: int | None
+    sequences: int
+    wants_usage: bool
+    fields: Fields
+    stripped: tuple[str, ...]
+    prompt_bytes: int
+    body_bytes: int
+
+
+def read(route: Route, body: bytes, rules: FieldRules) -> Call:
+    """Read a whole body. Raises GatewayError (all 400), with `param` where one field is at fault."""
+    try:
+        return _read(route, body, rules)
+    except RecursionError:
+        raise GatewayError(Reason.JSON_TOO_DEEP) from None
+
+
+def write(call: Call, target: Target) -> bytes:
+    """The body sent upstream."""
+    fields = call.fields.copy()
+    fields["model"] = msgspec.Raw(_encode(target.served_as))
+    if target.salt is not None:
+        fields["cache_salt"] = msgspec.Raw(_encode(target.salt))
+    if call.route.name == "responses" or "store" in fields:
+        fields["store"] = _FALSE
+    if call.stream and not call.wants_usage and call.route.name in _USAGE_ROUTES:
+        fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    if target.output_cap is not None:
+        _cap(fields, TABLES[call.route.name], target.output_cap)
+    return _encode(fields)
+
+
+def notice(call: Call) -> bytes | None:
+    """The value of `x-forebay-stripped`, None where nothing was."""
+    return ",".join(call.stripped).encode() if call.stripped else None
+
+
+def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
+    table = TABLES[route.name]
+    fields = _top_level(table, body)
+    stripped = policy.apply(table, fields, rules)
+    raw_model = fields.get("model")
+    if raw_model is None:
+        raise values.missing("model")
+    stream = table.streams and "stream" in fields and values.flag("stream", fields["stream"])
+    return Call(
+        route=route,
+        model=values.text("model", raw_model, 256),
+        stream=stream,
+        max_output_tokens=_max_output_tokens(table, fields),
+        sequences=_sequences(table, fields),
+        wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
+        fields=fields,
+        stripped=stripped,
+        prompt_bytes=sum([len(fields[name]) for name in table.prompt if name in fields]),
+        body_bytes=len(body),
+    )
+
+
+def _top_level(table: Table, body: bytes) -> Fields:
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder does not look inside values it leaves raw
+        if len(body) > LARGE_BYTES:
+            _weigh(table, body)
+        fields: Fields = values.decode_fields(body)
+    except (UnicodeDecodeError, msgspec.MsgspecError):
+        raise GatewayError(Reason.INVALID_JSON) from None
+    return fields
+
+
+def _weigh(table: Table, body: bytes) -> None:
+    """Refuse a flood of small fields: a dict of a million entries stops the loop for half a second."""
+    prompt = sum([len(value) for value in msgspec.structs.astuple(table.large.decode(body))])
+    if len(body) - prompt > SMALL_FIELDS_BYTES:
+        raise GatewayError(Reason.INVALID_PARAMETER, "The fields beside the prompt are larger than 128 KiB.")
+
+
+def _max_output_tokens(table: Table, fields: Fields) -> int | None:
+    for name in table.caps:
+        if name in fields:
+            tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
+            if tokens is not None:
+                return tokens
+    return None
+
+
+def _sequences(table: Table, fields: Fields) -> int:
+    prompts = max([1, *(values.batch(fields[name]) for name in table.batch if name in fields)])
+    asked = [values.integer(name, fields[name], 1, 8) or 1 for name in ("n", "best_of") if name in fields]
+    return prompts * max(asked, default=1)
+
+
+def _wants_usage(fields: Fields, rules: FieldRules) -> bool:
+    options = values.fields_of("stream_options", fields["stream_options"])
+    if options.get("continuous_usage_stats") == _TRUE and "continuous_usage_stats" not in rules.parameters:
+        raise policy.not_allowed("stream_options.continuous_usage_stats")
+    return "include_usage" in options and values.flag("stream_options.include_usage", options["include_usage"])
+
+
+def _with_usage(given: msgspec.Raw | None) -> msgspec.Raw:
+    if given is None:
+        return _USAGE_ONLY
+    options = values.fields_of("stream_options", given)
+    options["include_usage"] = _TRUE
+    return msgspec.Raw(_encode(options))
+
+
+def _cap(fields: Fields, table: Table, cap: int) -> None:
+    """Write `cap` where no cap was given, and lower any that is above it: engines differ in which of two they read."""
+    given = False
+    for name in table.caps:
+        tokens = values.integer(name, fields[name], 1, MOST_TOKENS) if name in fields else None
+        if tokens is not None:
+            given = True
+            if tokens > cap:
+                fields[name] = msgspec.Raw(b"%d" % cap)
+    if not given and table.default_cap:
+        fields[table.default_cap] = msgspec.Raw(b"%d" % cap)

@@ -1,0 +1,163 @@
+"""The field policy at work: what of a client's fields may pass, is removed, or is refused (tables: fields.py).
+
+A field that may not be sent but asks for nothing (null; false for flags) is removed in silence of an error: clients
+write their defaults out.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.dialects import media
+from gateway.dialects.fields import BULKY, Group, Table
+from gateway.dialects.values import (
+    Fields,
+    decode_list,
+    fields_of,
+    first_byte,
+    integer,
+    invalid,
+    missing,
+    short,
+)
+from gateway.errors import GatewayError
+from policies.decisions import Reason
+
+BULKY_BYTES = 256 * 1024
+STOPS_BYTES = 64 * 1024
+NOTICE_BYTES = 256
+
+_TEMPLATE_KEYS = frozenset({"enable_thinking", "thinking"})
+_HEADER_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRules:
+    """What a tenant may send: granted parameters, hosts of media URLs, and whether unknown fields are refused."""
+
+    parameters: frozenset[str]
+    media_hosts: frozenset[str]
+    reject_unknown: bool
+
+
+def apply(table: Table, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
+    """Hold `fields` to the policy: raises GatewayError, or removes what may not pass and returns its names."""
+    plain = table.plain
+    odd = [name for name in fields if name not in plain]
+    dropped = [name for name in odd if not _passes(table, name, fields[name], rules)] if odd else odd
+    for name in dropped:
+        del fields[name]
+    _check_shapes(table, fields)
+    _check_media(table, fields, rules.media_hosts)
+    return _shown(dropped) if dropped else ()
+
+
+def _passes(table: Table, name: str, raw: msgspec.Raw, rules: FieldRules) -> bool:
+    """True: it stays. False: it is removed. Raises where it is refused."""
+    match table.groups.get(name):
+        case Group.LIMITED:
+            LIMITS[name](name, raw)
+            return True
+        case Group.GRANTED:
+            return _granted(name, raw, rules)
+        case Group.FORBIDDEN:
+            return _asks_nothing(name, raw, b"null")
+        case Group.STATEFUL:
+            return _asks_nothing(name, raw, b"null", b"false")
+        case Group.REMOVED:
+            return False
+        case None:
+            return _unknown(name, rules)
+
+
+def _unknown(name: str, rules: FieldRules) -> bool:
+    if rules.reject_unknown:
+        raise GatewayError(Reason.UNKNOWN_PARAMETER, f"Unknown parameter: {short(name)}.", param=short(name))
+    return False
+
+
+def _granted(name: str, raw: msgspec.Raw, rules: FieldRules) -> bool:
+    if name not in rules.parameters:
+        return _asks_nothing(name, raw, b"null", b"false")
+    if name == "chat_template_kwargs":
+        for key in fields_of(name, raw):
+            if key not in _TEMPLATE_KEYS:
+                raise not_allowed(f"{name}.{short(key)}")
+    return True
+
+
+def _asks_nothing(name: str, raw: msgspec.Raw, *harmless: bytes) -> bool:
+    if bytes(raw) in harmless:
+        return False
+    raise not_allowed(name)
+
+
+def not_allowed(name: str) -> GatewayError:
+    """`name` is a field that this client may not send."""
+    return GatewayError(Reason.PARAMETER_NOT_ALLOWED, f"The parameter {name} is not allowed here.", param=name)
+
+
+def _shown(names: list[str]) -> tuple[str, ...]:
+    """The names that can stand in a header, as many as fit into NOTICE_BYTES with commas between."""
+    room = NOTICE_BYTES + 1
+    shown: list[str] = []
+    for name in names:
+        if len(name) < room and name and _HEADER_SAFE.issuperset(name):
+            room -= len(name) + 1
+            shown.append(name)
+    return tuple(shown)
+
+
+def _check_shapes(table: Table, fields: Fields) -> None:
+    for names in table.required:
+        if not any(name in fields for name in names):
+            raise missing(*names)
+    for name, opens in table.opens.items():
+        if name in fields and first_byte(fields[name]) not in opens:
+            raise invalid(name, "has the wrong type")
+    bulk = fields.keys() & BULKY
+    if bulk and sum([len(fields[name]) for name in bulk]) > BULKY_BYTES:
+        raise invalid("tools" if "tools" in bulk else min(bulk), "and other schemas are larger than 256 KiB together")
+
+
+def _check_media(table: Table, fields: Fields, hosts: frozenset[str]) -> None:
+    for name, sign in table.media.items():
+        if name in fields:
+            value = bytes(fields[name])
+            if value.find(sign, 1) > 0 or value[:1] == b"{":
+                media.check(name, value, hosts)
+
+
+# ---- limits
+
+
+def _at_most_8(name: str, raw: msgspec.Raw) -> None:
+    integer(name, raw, 1, 8)
+
+
+def _logprobs(name: str, raw: msgspec.Raw) -> None:
+    if bytes(raw) not in (b"true", b"false"):
+        integer(name, raw, 0, 20)
+
+
+def _stops(name: str, raw: msgspec.Raw) -> None:
+    value = bytes(raw)
+    if value[:1] == b"[" and (len(value) > STOPS_BYTES or len(decode_list(value)) > 16):
+        raise invalid(name, "must have at most 16 sequences")
+
+
+def _biases(name: str, raw: msgspec.Raw) -> None:
+    if bytes(raw).count(b",") >= 1024:
+        raise invalid(name, "must have at most 1024 entries")
+
+
+LIMITS: Mapping[str, Callable[[str, msgspec.Raw], None]] = {
+    "n": _at_most_8,
+    "best_of": _at_most_8,
+    "logprobs": _logprobs,
+    "top_logprobs": _logprobs,
+    "stop": _stops,
+    "stop_sequences": _stops,
+    "logit_bias": _biases,
+}
