@@ -77,7 +77,7 @@ class Sample:
     sent_s: float = 0.0
     head_s: float = 0.0
     end_s: float = 0.0
-    reads: array[float] = field(default_factory=lambda: array("d"))
+    reads: "array[float]" = field(default_factory=lambda: array("d"))
     token_events: int = 0
     outcome: Outcome = Outcome.UNFINISHED
     status: int = 0
