@@ -19,7 +19,8 @@ from policies.events import Cause
 UNKNOWN = "unknown"
 OTHER = "other"
 MAX_TENANTS = 100  # telemetry.tenant_labels
-MAX_NAMES = 256  # classes, routes, endpoints: all from the configuration or from tables, so this is a backstop
+MAX_CLASSES = 16  # as many as there are ranks
+MAX_NAMES = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
 
 ATTEMPT_RESULTS = ("connect_failed", "bounced", "stale_resent", "finished", "broken", "aborted")
 _STAGES = ("body", "queued", "connect", "sent", "stream")
@@ -109,7 +110,7 @@ class Metrics:
         self._bytes_in = 0
         self._bytes_out = 0
         self._tenant_label = LabelCap(MAX_TENANTS)
-        self._class_label = LabelCap(MAX_NAMES)
+        self._class_label = LabelCap(MAX_CLASSES)
         self._route_label = LabelCap(MAX_NAMES)
         self._endpoint_label = LabelCap(MAX_NAMES)
         self._watched: dict[str, Callable[[], Reading]] = {}
@@ -140,6 +141,10 @@ class Metrics:
     def attempt(self, result: str) -> None:
         """A try ended, with one of `ATTEMPT_RESULTS`; KeyError for anything else."""
         self._attempts[result] += 1
+
+    def attempts_open(self) -> int:
+        """Tries that have begun and not ended."""
+        return self._started - sum(self._attempts.values())
 
     def upstream_failed(self, endpoint: str, cause: str) -> None:
         """An endpoint did not answer well. `cause`: a `Cause`, or the `Reason` the client was given."""

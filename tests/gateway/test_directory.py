@@ -1,0 +1,110 @@
+"""When an endpoint is up, and when it is not."""
+
+import pytest
+
+from gateway.endpoints.directory import Directory
+
+
+class Seen:
+    """A directory of two endpoints and the changes it told."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.suspects: list[str] = []
+        self.directory = Directory(
+            ["a", "b"],
+            on_up=lambda name: self.changes.append(f"up {name}"),
+            on_down=lambda name: self.changes.append(f"down {name}"),
+        )
+        self.directory.on_suspect = self.suspects.append
+
+
+@pytest.mark.parametrize(
+    ("probes", "changes", "up"),
+    [
+        ("", [], False),
+        ("x", [], False),
+        ("xxxxx", [], False),  # never up, so never down
+        ("+", ["up"], True),
+        ("xxxxx+", ["up"], True),
+        ("+++", ["up"], True),
+        ("+x", ["up"], True),
+        ("+xx", ["up"], True),
+        ("+xx+xx+xx", ["up"], True),  # never three in a row
+        ("+xxx", ["up", "down"], False),
+        ("+xxxxxxx", ["up", "down"], False),
+        ("+xxx+", ["up", "down", "up"], True),
+        ("+xxx+xx", ["up", "down", "up"], True),
+        ("+xxx+xxx", ["up", "down", "up", "down"], False),
+    ],
+)
+def test_one_good_probe_is_up_and_three_failures_in_a_row_are_down(probes: str, changes: list[str], up: bool) -> None:
+    seen = Seen()
+    for probe in probes:
+        if probe == "+":
+            seen.directory.good("a")
+        else:
+            seen.directory.failed("a", "timeout")
+    assert seen.changes == [f"{change} a" for change in changes]
+    assert seen.directory.standing("a").up is up
+    assert seen.directory.standing("b").up is False
+    assert seen.directory.standing("a").probes_good == probes.count("+")
+    assert seen.directory.standing("a").probes_failed == probes.count("x")
+
+
+def test_the_cause_is_that_of_the_last_failure_and_goes_with_a_good_probe() -> None:
+    directory = Seen().directory
+    directory.failed("a", "timeout")
+    directory.failed("a", "status 503")
+    assert directory.standing("a").cause == "status 503"
+    assert directory.standing("a").failures == 2
+    directory.good("a")
+    assert directory.standing("a").cause == ""
+    assert directory.standing("a").failures == 0
+
+
+def test_a_suspicion_is_told_once_until_a_probe_has_decided() -> None:
+    seen = Seen()
+    seen.directory.good("a")
+    for _ in range(1000):
+        seen.directory.suspect("a")
+    assert seen.suspects == ["a"]
+    seen.directory.failed("a", "not connected")
+    seen.directory.suspect("a")
+    assert seen.suspects == ["a"]
+    seen.directory.good("a")
+    seen.directory.suspect("a")
+    assert seen.suspects == ["a", "a"]
+
+
+def test_suspicion_alone_changes_nothing() -> None:
+    seen = Seen()
+    seen.directory.good("a")
+    for _ in range(1000):
+        seen.directory.suspect("a")
+    assert seen.changes == ["up a"]
+    assert seen.directory.standing("a").up
+
+
+def test_an_endpoint_that_is_down_is_not_suspected() -> None:
+    seen = Seen()
+    seen.directory.suspect("a")
+    for probe in range(4):
+        if probe == 0:
+            seen.directory.good("b")
+        else:
+            seen.directory.failed("b", "timeout")
+    seen.directory.suspect("b")
+    assert seen.suspects == []
+    assert not seen.directory.standing("b").suspected
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    directory = Seen().directory
+    for call in (directory.good, directory.suspect, directory.standing):
+        with pytest.raises(KeyError):
+            call("c")
+
+
+def test_endpoints_keep_the_order_of_the_configuration() -> None:
+    assert [name for name, _ in Seen().directory.standings()] == ["a", "b"]

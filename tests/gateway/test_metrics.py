@@ -1,0 +1,352 @@
+"""Counters and histograms: what is counted, what may become a label, and what a scrape costs."""
+
+import timeit
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.telemetry import families
+from gateway.telemetry.families import FAMILIES, MetricKind, markdown
+from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, Histogram
+from gateway.telemetry.live import watch_endpoints, watch_flows, watch_probes
+from gateway.telemetry.metrics import ATTEMPT_RESULTS, MAX_CLASSES, MAX_NAMES, MAX_TENANTS, Metrics
+from gateway.telemetry.process import open_fds, resident_bytes
+from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.render import CHUNK_LINES
+from policies.decisions import Reason
+from policies.events import Cause
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def a_record(**fields: object) -> RequestRecord:
+    """A completed stream: 10 ms to read, 1 s in the queue, 0.49 s to the first token, 99 more at 20 ms."""
+    values: dict[str, object] = {
+        "id": "r1", "received_s": 100.0, "arrived_s": 100.01, "dispatched_s": 101.01, "first_token_s": 101.5,
+        "ended_s": 103.48, "tenant": "default", "model": "llama", "band": "standard", "route": "chat", "status": 200,
+        "outcome": "completed", "streamed": True, "prompt_tokens": 500, "cached_tokens": 64, "output_tokens": 100,
+        "bytes_in": 2048, "bytes_out": 9000,
+    }  # fmt: skip
+    return RequestRecord(**{**values, **fields})  # type: ignore[arg-type]
+
+
+def some_metrics() -> Metrics:
+    return Metrics(models=["llama", "qwen"], version="1.2.3")
+
+
+def counted(metrics: Metrics, *records: RequestRecord) -> Metrics:
+    for record in records:
+        metrics.received(record)
+        metrics.ended(record)
+    return metrics
+
+
+def series(metrics: Metrics) -> Series:
+    """Every sample of a scrape by name and labels; fails on text the reference parser does not take, or a doubled series."""
+    found: Series = {}
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """The sum over all series of `name` that have these labels."""
+    wanted = labels.items()
+    return sum(v for (n, pairs), v in series(metrics).items() if n == name and wanted <= dict(pairs).items())
+
+
+def test_every_family_is_exposed_with_its_type_and_labels() -> None:
+    metrics = counted(some_metrics(), a_record())
+    metrics.http_refused(Reason.HOST)
+    metrics.attempt_started()
+    metrics.upstream_failed("s0", Cause.RESET)
+    for family in FAMILIES:
+        if family.watched:
+            metrics.watch(family, lambda family=family: [(tuple("x" for _ in family.labels), 1)])
+    parsed = {f.name: f for f in text_string_to_metric_families(metrics.render().decode())}
+    for family in FAMILIES:
+        seen = parsed[family.name.removesuffix("_total") if family.kind is MetricKind.COUNTER else family.name]
+        assert seen.type == family.kind
+        assert seen.documentation == family.text
+        assert seen.samples, family.name
+        assert all(set(family.labels) | {"le"} >= set(sample.labels) for sample in seen.samples)
+        assert all(set(family.labels) <= set(sample.labels) for sample in seen.samples)
+    assert len(parsed) == len(FAMILIES)
+
+
+def test_the_page_of_metrics_is_the_one_generated_from_the_code() -> None:
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert page.read_text() == markdown(), "run: python -m gateway.telemetry.families > docs/metrics.md"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "stage", "label"),
+    [
+        ("completed", "", "stream", ""),
+        ("rejected", "invalid_parameter", "body", "invalid_parameter"),
+        ("expired", "queue_timeout", "queued", "queue_timeout"),
+        ("failed", "backend_stall", "stream", "backend_stall"),
+        ("cancelled", "client_closed", "queued", "queued"),
+        ("cancelled", "client_closed", "sent", "sent"),
+    ],
+)
+def test_an_end_is_counted_once_under_its_outcome_and_reason(outcome: str, reason: str, stage: str, label: str) -> None:
+    metrics = counted(some_metrics(), a_record(outcome=outcome, reason=reason, stage=stage))
+    ended = {k: v for k, v in series(metrics).items() if k[0] == "forebay_requests_ended_total"}
+    labels = {"class": "standard", "model": "llama", "outcome": outcome, "reason": label, "tenant": "default"}
+    assert ended == {("forebay_requests_ended_total", tuple(sorted(labels.items()))): 1}
+    assert value(metrics, "forebay_requests_received_total", tenant="default", model="llama") == 1
+
+
+def test_what_is_outside_the_invariant_is_neither_received_nor_ended() -> None:
+    metrics = some_metrics()
+    metrics.ended(a_record(outcome="", route="models", bytes_out=7))
+    metrics.http_refused(Reason.NOT_FOUND)
+    assert value(metrics, "forebay_requests_ended_total") == 0
+    assert value(metrics, "forebay_http_responses_total", route="models", status="200") == 1
+    assert value(metrics, "forebay_http_refused_total", reason="not_found") == 1
+    assert value(metrics, "forebay_body_bytes_total", direction="out") == 7
+
+
+def test_tokens_are_counted_by_kind() -> None:
+    metrics = counted(some_metrics(), a_record(), a_record(prompt_tokens=1, cached_tokens=0, output_tokens=1))
+    kinds = {k: value(metrics, "forebay_tokens_total", kind=k) for k in ("prompt", "cached", "output")}
+    assert kinds == {"prompt": 501, "cached": 64, "output": 101}
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("forebay_time_to_first_token_seconds", 1.5),  # from the first byte of the request, queue included
+        ("forebay_queue_time_seconds", 1.0),
+        ("forebay_time_per_output_token_seconds", 0.02),  # (end - first token) / 99
+        ("forebay_request_duration_seconds", 3.48),
+    ],
+)
+def test_times_are_measured_between_the_right_moments(name: str, seconds: float) -> None:
+    metrics = counted(some_metrics(), a_record())
+    assert value(metrics, f"{name}_sum", **{"class": "standard"}) == pytest.approx(seconds)
+    assert value(metrics, f"{name}_count", model="llama") == 1
+
+
+def test_an_answer_of_one_token_gives_no_time_per_token() -> None:
+    metrics = counted(some_metrics(), a_record(output_tokens=1))
+    assert value(metrics, "forebay_time_per_output_token_seconds_count") == 0
+    assert value(metrics, "forebay_time_to_first_token_seconds_count") == 1
+
+
+def test_an_expired_request_waited_until_it_was_dropped() -> None:
+    record = a_record(outcome="expired", dispatched_s=0.0, first_token_s=0.0, ended_s=130.01)
+    metrics = counted(some_metrics(), record)
+    assert value(metrics, "forebay_queue_time_seconds_sum") == pytest.approx(30.0)
+    assert value(metrics, "forebay_request_duration_seconds_count") == 0
+
+
+def test_a_refused_body_leaves_no_times() -> None:
+    record = a_record(outcome="rejected", arrived_s=0.0, dispatched_s=0.0, first_token_s=0.0)
+    metrics = counted(some_metrics(), record)
+    assert sum(v for (name, _), v in series(metrics).items() if name.endswith("seconds_count")) == 0
+
+
+def test_attempts_start_at_zero_and_take_only_the_known_results() -> None:
+    metrics = some_metrics()
+    assert {r: value(metrics, "forebay_attempts_total", result=r) for r in ATTEMPT_RESULTS} == dict.fromkeys(
+        ATTEMPT_RESULTS, 0
+    )
+    metrics.attempt_started()
+    metrics.attempt("bounced")
+    assert value(metrics, "forebay_attempts_total", result="bounced") == 1
+    assert value(metrics, "forebay_attempts_started_total") == 1
+    with pytest.raises(KeyError):
+        metrics.attempt("gone")
+
+
+def test_a_hundred_thousand_client_names_do_not_grow_the_series() -> None:
+    metrics = counted(some_metrics(), a_record())
+    before, memory = len(series(metrics)), resident_bytes()
+    for number in range(100_000):
+        name = f"name-{number}"
+        counted(metrics, a_record(model=name, client_request_id=name, client=name, path=name, id=name))
+    unknown_lane = len(series(some_metrics())) + 0
+    assert len(series(metrics)) <= 2 * before - unknown_lane
+    assert value(metrics, "forebay_requests_received_total", model="unknown") == 100_000
+    assert resident_bytes() - memory < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("family", "label", "most"),
+    [
+        ("forebay_requests_received_total", "tenant", MAX_TENANTS + 1),
+        ("forebay_requests_received_total", "class", MAX_CLASSES + 1),
+        ("forebay_requests_ended_total", "reason", 1),
+        ("forebay_http_responses_total", "route", MAX_NAMES + 1),
+        ("forebay_http_refused_total", "reason", 1),
+        ("forebay_upstream_failures_total", "endpoint", MAX_NAMES + 1),
+        ("forebay_upstream_failures_total", "cause", 1),
+    ],
+)
+def test_every_label_has_a_cap_and_the_rest_goes_to_other(family: str, label: str, most: int) -> None:
+    metrics = some_metrics()
+    for number in range(400):
+        name = f"name-{number}"
+        fields = {
+            "tenant": {"tenant": name},
+            "class": {"band": name},
+            "reason": {"reason": name},
+            "route": {"route": name},
+        }
+        counted(metrics, a_record(**fields.get(label, {})))
+        metrics.http_refused(name)
+        endpoint, cause = (name, "reset") if label == "endpoint" else ("s0", name)
+        metrics.upstream_failed(endpoint, cause)
+    values = {dict(pairs)[label] for name, pairs in series(metrics) if name == family}
+    assert len(values) == most
+    assert "other" in values
+    assert value(metrics, family) == 400
+
+
+def test_a_configured_name_with_awkward_characters_is_escaped() -> None:
+    awkward = 'a"b\\c\nd{}=,é '
+    metrics = counted(Metrics(models=[awkward], version="1"), a_record(model=awkward))
+    assert value(metrics, "forebay_requests_received_total", model=awkward) == 1
+
+
+def test_a_lone_surrogate_in_a_name_does_not_break_the_scrape() -> None:
+    metrics = counted(Metrics(models=["m\ud800"], version="1"), a_record(model="m\ud800"))
+    assert value(metrics, "forebay_requests_received_total", model="m?") == 1
+
+
+@pytest.mark.parametrize("bounds", [REQUEST_BOUNDS, LAG_BOUNDS])
+def test_bounds_rise_by_at_most_half_again(bounds: tuple[float, ...]) -> None:
+    assert all(1 < high / low <= 1.5 + 1e-9 for low, high in pairwise(bounds))
+
+
+def test_common_objectives_are_bounds() -> None:
+    assert {0.05, 0.1, 0.2, 0.4, 1.0, 2.0, 5.0, 30.0, 300.0} <= set(REQUEST_BOUNDS)
+
+
+def test_a_histogram_counts_a_value_at_its_bound_and_one_beyond_all() -> None:
+    histogram = Histogram((0.1, 0.2))
+    for seconds in (0.1, 0.15, 0.2, 7.0, -0.001):
+        histogram.observe(seconds)
+    counts, total = histogram.state()
+    assert counts == [2, 2, 1]
+    assert total == pytest.approx(7.449)
+
+
+def test_buckets_are_cumulative_and_end_with_the_count() -> None:
+    metrics = counted(
+        some_metrics(), a_record(), a_record(ended_s=100.5, first_token_s=100.2), a_record(ended_s=9999.0)
+    )
+    name = "forebay_request_duration_seconds"
+    buckets = [
+        (float(dict(pairs)["le"]), count) for (n, pairs), count in series(metrics).items() if n == f"{name}_bucket"
+    ]
+    counts = [count for _, count in sorted(buckets)]
+    assert counts == sorted(counts)
+    assert counts[-1] == value(metrics, f"{name}_count") == 3
+    assert dict(buckets)[0.5] == 1
+    assert dict(buckets)[4.0] == 2
+
+
+def test_a_scrape_shows_one_instant_however_long_it_takes() -> None:
+    metrics = counted(some_metrics(), a_record())
+    pieces = metrics.chunks()
+    first = next(pieces)
+    counted(metrics, a_record(model="qwen"), a_record(outcome="failed", reason="internal"))
+    text = (first + b"".join(pieces)).decode()
+    assert 'model="qwen"' not in text
+    assert 'outcome="failed"' not in text
+    assert len(series(metrics)) > text.count("\n") / 2
+
+
+def test_pieces_are_small() -> None:
+    metrics = Metrics(models=[f"m{n}" for n in range(200)], version="1")
+    counted(metrics, *(a_record(model=f"m{n}") for n in range(200)))
+    pieces = list(metrics.chunks())
+    assert len(pieces) > 100
+    assert (
+        max(piece.count(b"\n") for piece in pieces) <= 1.5 * CHUNK_LINES
+    )  # a histogram ends with three lines in one step
+
+
+def test_a_watched_family_follows_its_table_and_forgets_what_left_it() -> None:
+    metrics = some_metrics()
+    table = {"s0": 3, "s1": 4}
+    metrics.watch(families.ENDPOINT_SEQUENCES, lambda: [((name,), count) for name, count in table.items()])
+    assert value(metrics, "forebay_endpoint_sequences", endpoint="s1") == 4
+    del table["s1"]
+    rest = [pairs for name, pairs in series(metrics) if name == "forebay_endpoint_sequences"]
+    assert rest == [(("endpoint", "s0"),)]
+
+
+def test_a_counted_family_cannot_be_watched() -> None:
+    with pytest.raises(ValueError, match="forebay_tokens_total"):
+        some_metrics().watch(families.TOKENS, list)
+
+
+def test_what_nothing_feeds_is_told() -> None:
+    metrics = some_metrics()
+    assert "forebay_ready" in metrics.unwatched()
+    metrics.watch_value(families.READY, lambda: True)
+    assert "forebay_ready" not in metrics.unwatched()
+    assert "process_open_fds" not in metrics.unwatched()
+    assert value(metrics, "forebay_ready") == 1
+
+
+def test_views_of_the_core_and_the_probes_become_gauges() -> None:
+    from gateway.endpoints.directory import Standing
+    from policies.state.views import EndpointView, FlowView
+
+    metrics = some_metrics()
+    flow = FlowView(pool="short", tenant="default", band="batch", queued=3, queued_bytes=900, oldest_s=95.0)
+    numbers = {"sequences": 2, "prefill_tokens": 70, "max_seqs": 64, "max_prefill_tokens": 8192, "kv_tokens": 500}
+    endpoint = EndpointView(name="s0", up=True, prefill_tokens_per_s=8000.0, **numbers)
+    watch_flows(metrics, lambda: [flow], now=lambda: 100.0)
+    watch_endpoints(metrics, lambda: [endpoint])
+    watch_probes(metrics, lambda: [("s0", Standing(up=True, probes_good=5)), ("s1", Standing(probes_failed=2))])
+    labels = {"pool": "short", "tenant": "default", "class": "batch"}
+    assert value(metrics, "forebay_queue_requests", **labels) == 3
+    assert value(metrics, "forebay_queue_bytes", **labels) == 900
+    assert value(metrics, "forebay_queue_oldest_seconds", **labels) == 5
+    assert value(metrics, "forebay_endpoint_sequences", endpoint="s0") == 2
+    assert value(metrics, "forebay_endpoint_prefill_tokens", endpoint="s0") == 70
+    assert value(metrics, "forebay_endpoint_max_sequences", endpoint="s0") == 64
+    assert value(metrics, "forebay_endpoint_max_prefill_tokens", endpoint="s0") == 8192
+    assert value(metrics, "forebay_endpoint_kv_tokens", endpoint="s0") == 500
+    assert value(metrics, "forebay_endpoint_up", endpoint="s0") == 1
+    assert value(metrics, "forebay_endpoint_up", endpoint="s1") == 0
+    assert value(metrics, "forebay_probes_total", endpoint="s1", result="failed") == 2
+    assert value(metrics, "forebay_probes_total", endpoint="s0", result="good") == 5
+
+
+def test_process_figures_are_those_of_the_kernel() -> None:
+    metrics = some_metrics()
+    before = open_fds()
+    with open("/dev/null", "rb"):
+        assert open_fds() == before + 1
+    assert open_fds() == before
+    assert value(metrics, "process_resident_memory_bytes") > 10_000_000
+    assert value(metrics, "process_max_fds") > 0
+    assert value(metrics, "process_start_time_seconds") > 1e9
+    assert value(metrics, "process_cpu_seconds_total") > 0
+    assert value(metrics, "forebay_build_info", version="1.2.3") == 1
+
+
+@pytest.mark.serial
+def test_counting_costs_a_few_microseconds_a_request() -> None:
+    metrics, record = some_metrics(), a_record()
+
+    def one_request() -> None:
+        metrics.received(record)
+        metrics.attempt_started()
+        metrics.attempt("finished")
+        metrics.ended(record)
+
+    best_s = min(timeit.repeat(one_request, number=5000, repeat=5)) / 5000
+    assert best_s < 10e-6  # 3 µs on the machine of docs/performance.md
