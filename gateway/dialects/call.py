@@ -92,7 +92,7 @@ def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
     raw_model = fields.get("model")
     if raw_model is None:
         raise values.missing("model")
-    stream = table.streams and "stream" in fields and values.flag("stream", fields["stream"])
+    stream = "stream" in fields and values.flag("stream", fields["stream"])
     return Call(
         route=route,
         model=values.text("model", raw_model, 256),
@@ -102,7 +102,7 @@ def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
         wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
         fields=fields,
         stripped=stripped,
-        prompt_bytes=sum([len(fields[name]) for name in table.prompt if name in fields]),
+        prompt_bytes=sum(len(fields[name]) for name in table.prompt if name in fields),
         body_bytes=len(body),
     )
 
@@ -121,7 +121,7 @@ def _top_level(table: Table, body: bytes) -> Fields:
 
 def _weigh(table: Table, body: bytes) -> None:
     """Refuse a flood of small fields: a dict of a million entries stops the loop for half a second."""
-    prompt = sum([len(value) for value in msgspec.structs.astuple(table.large.decode(body))])
+    prompt = sum(len(value) for value in msgspec.structs.astuple(table.large.decode(body)))
     if len(body) - prompt > SMALL_FIELDS_BYTES:
         raise GatewayError(Reason.INVALID_PARAMETER, "The fields beside the prompt are larger than 128 KiB.")
 
@@ -165,5 +165,5 @@ def _cap(fields: Fields, table: Table, cap: int) -> None:
             given = True
             if tokens > cap:
                 fields[name] = msgspec.Raw(b"%d" % cap)
-    if not given and table.default_cap:
-        fields[table.default_cap] = msgspec.Raw(b"%d" % cap)
+    if not given and table.caps:
+        fields[table.caps[-1]] = msgspec.Raw(b"%d" % cap)

@@ -15,7 +15,7 @@ Sources: openai 3.57.0 and anthropic 2.14.0 request types; vLLM 0.32, SGLang and
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -36,23 +36,24 @@ class Group(Enum):
 class Table:
     """One route's fields.
 
-    `prompt`: fields that hold text for the model. `caps`: fields that cap the output, the one that wins first; where
-    none is given `default_cap` is written. `required`: of each tuple one must be there. `media`: fields in whose parts
-    a URL may stand, with a byte that must occur for that. `batch`: fields whose list holds prompts of their own. `opens`: the bytes a value may begin with.
-    `large`: decodes the big fields alone, to bound what the rest may weigh before a dict of it is built.
+    `plain`: names that pass as they are; `limited`: names that pass within a limit. `required`: of each tuple one must be there. `prompt`:
+    fields that hold text for the model. `caps`: fields that cap the output, the one that wins first and the one every
+    engine knows last. `media`: fields in whose parts a URL may stand, with a byte that must occur for that. `batch`:
+    fields whose list holds prompts of their own.
+    The rest follows from these: `groups` of names that are not plain, the bytes a value may begin with (`opens`), and a
+    decoder of the big fields alone (`large`).
     """
 
     plain: frozenset[str]
-    groups: Mapping[str, Group]
-    prompt: tuple[str, ...]
-    caps: tuple[str, ...]
-    default_cap: str
-    required: tuple[tuple[str, ...], ...]
-    media: Mapping[str, bytes]
-    batch: tuple[str, ...]
-    opens: Mapping[str, bytes]
-    streams: bool
-    large: msgspec.json.Decoder[Any]
+    limited: frozenset[str] = frozenset()
+    required: tuple[tuple[str, ...], ...] = ()
+    prompt: tuple[str, ...] = ()
+    caps: tuple[str, ...] = ()
+    media: Mapping[str, bytes] = field(default_factory=dict)
+    batch: tuple[str, ...] = ()
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    opens: Mapping[str, bytes] = field(default_factory=dict)
+    large: msgspec.json.Decoder[Any] = field(default_factory=msgspec.json.Decoder)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -137,35 +138,6 @@ _PARTS = b"["  # a part stands in a list of parts, in a message, in the list of 
 _ITEMS = b"{"
 
 
-def _table(
-    plain: frozenset[str],
-    *required: tuple[str, ...],
-    prompt: tuple[str, ...],
-    caps: tuple[str, ...] = (),
-    limited: str = "",
-    media: Mapping[str, bytes] | None = None,
-    batch: tuple[str, ...] = (),
-) -> Table:
-    known = plain | _ALWAYS
-    groups = {name: group for group, names in _GROUPS.items() for name in names if name not in known}
-    groups |= dict.fromkeys(_names(limited), Group.LIMITED)
-    asked = {name for names in required for name in names} | {"stream_options"}
-    large = sorted((BULKY | set(prompt)) & known)
-    return Table(
-        plain=known,
-        groups=groups,
-        prompt=prompt,
-        caps=caps,
-        default_cap=caps[-1] if caps else "",
-        required=required,
-        media=media or {},
-        batch=batch,
-        opens={name: opens for name, opens in _OPENS.items() if name in known & asked},
-        streams="stream" in known,
-        large=msgspec.json.Decoder(msgspec.defstruct("Large", [(name, msgspec.Raw, msgspec.Raw()) for name in large])),
-    )
-
-
 _GROUPS = {
     Group.GRANTED: _GRANTED,
     Group.FORBIDDEN: _FORBIDDEN,
@@ -174,66 +146,84 @@ _GROUPS = {
 }
 _OPENS = {"messages": b"[", "prompt": b'["', "input": b'["', "stream_options": b"{n"}
 
-TABLES: Mapping[str, Table] = {  # by route name
-    "chat": _table(
-        _CHAT | _SAMPLING | _ACCOUNT | BULKY,
-        ("messages",),
+_SCORED = ("text_1", "text_2", "data_1", "data_2", "queries", "documents", "items")
+
+_WRITTEN: Mapping[str, Table] = {
+    "chat": Table(
+        plain=_CHAT | _SAMPLING | _ACCOUNT | BULKY,
+        limited=_names("n best_of logprobs top_logprobs stop logit_bias"),
+        required=(("messages",),),
         prompt=("messages", "tools", "functions"),
         caps=("max_completion_tokens", "max_tokens"),
-        limited="n best_of logprobs top_logprobs stop logit_bias",
         media={"messages": _PARTS},
     ),
-    "completions": _table(
-        _COMPLETIONS | _SAMPLING | _ACCOUNT | (BULKY - _names("tools functions text output_config")),
-        ("prompt",),
+    "completions": Table(
+        plain=_COMPLETIONS | _SAMPLING | _ACCOUNT | (BULKY - _names("tools functions text output_config")),
+        limited=_names("n best_of logprobs stop logit_bias"),
+        required=(("prompt",),),
         prompt=("prompt", "suffix"),
-        batch=("prompt",),
         caps=("max_tokens",),
-        limited="n best_of logprobs stop logit_bias",
+        batch=("prompt",),
     ),
-    "responses": _table(
-        _RESPONSES | _SAMPLING | _ACCOUNT | _names("tools text structured_outputs"),
-        ("input",),
+    "responses": Table(
+        plain=_RESPONSES | _SAMPLING | _ACCOUNT | _names("tools text structured_outputs"),
+        limited=_names("top_logprobs stop logit_bias"),
+        required=(("input",),),
         prompt=("input", "instructions", "tools", "previous_response", "previous_input_messages"),
         caps=("max_output_tokens",),
-        limited="top_logprobs stop logit_bias",
-        media={"input": _ITEMS, "previous_input_messages": _ITEMS, "previous_response": _ITEMS, "tools": _ITEMS},
+        media=dict.fromkeys(("input", "tools", "previous_response", "previous_input_messages"), _ITEMS),
     ),
-    "messages": _table(
-        _MESSAGES | _names("tools output_config"),
-        ("messages",),
-        ("max_tokens",),
+    "messages": Table(
+        plain=_MESSAGES | _names("tools output_config"),
+        limited=_names("stop_sequences"),
+        required=(("messages",), ("max_tokens",)),
         prompt=("system", "messages", "tools"),
         caps=("max_tokens",),
-        limited="stop_sequences",
         media={"messages": _PARTS, "system": _ITEMS},
     ),
-    "embeddings": _table(
-        _EMBEDDINGS,
-        ("input", "messages"),
+    "embeddings": Table(
+        plain=_EMBEDDINGS,
+        required=(("input", "messages"),),
         prompt=("input", "messages"),
         media={"messages": _PARTS, "input": _ITEMS},
         batch=("input",),
     ),
-    "rerank": _table(
-        _RERANK,
-        ("query",),
-        ("documents",),
+    "rerank": Table(
+        plain=_RERANK,
+        required=(("query",), ("documents",)),
         prompt=("query", "documents"),
         media={"query": _PARTS, "documents": _ITEMS},
         batch=("documents",),
     ),
-    "score": _table(
-        _SCORE,
-        prompt=("text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"),
-        media=dict.fromkeys(("text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"), _ITEMS),
-        batch=("text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"),
+    "score": Table(plain=_SCORE, prompt=_SCORED, media=dict.fromkeys(_SCORED, _ITEMS), batch=_SCORED),
+    "tokenize": Table(
+        plain=_TOKENIZE,
+        required=(("prompt", "messages"),),
+        prompt=("prompt", "messages", "tools"),
+        media={"messages": _PARTS},
     ),
-    "tokenize": _table(
-        _TOKENIZE, ("prompt", "messages"), prompt=("prompt", "messages", "tools"), media={"messages": _PARTS}
-    ),
-    "detokenize": _table(_names("tokens"), ("tokens",), prompt=("tokens",)),
-    "count_tokens": _table(
-        _COUNT, ("messages",), prompt=("system", "messages", "tools"), media={"messages": _PARTS, "system": _ITEMS}
+    "detokenize": Table(plain=_names("tokens"), required=(("tokens",),), prompt=("tokens",)),
+    "count_tokens": Table(
+        plain=_COUNT,
+        required=(("messages",),),
+        prompt=("system", "messages", "tools"),
+        media={"messages": _PARTS, "system": _ITEMS},
     ),
 }
+
+
+def _complete(table: Table) -> Table:
+    plain = table.plain | _ALWAYS
+    groups = {name: group for group, names in _GROUPS.items() for name in names - plain}
+    asked = {name for names in table.required for name in names} | {"stream_options"}
+    large = sorted((BULKY | set(table.prompt)) & plain)
+    return replace(
+        table,
+        plain=plain,
+        groups=groups | dict.fromkeys(table.limited, Group.LIMITED),
+        opens={name: opens for name, opens in _OPENS.items() if name in plain & asked},
+        large=msgspec.json.Decoder(msgspec.defstruct("Large", [(name, msgspec.Raw, msgspec.Raw()) for name in large])),
+    )
+
+
+TABLES: Mapping[str, Table] = {name: _complete(table) for name, table in _WRITTEN.items()}  # by route name

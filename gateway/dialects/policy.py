@@ -117,7 +117,7 @@ def _check_shapes(table: Table, fields: Fields) -> None:
         if name in fields and first_byte(fields[name]) not in opens:
             raise invalid(name, "has the wrong type")
     bulk = fields.keys() & BULKY
-    if bulk and sum([len(fields[name]) for name in bulk]) > BULKY_BYTES:
+    if bulk and sum(len(fields[name]) for name in bulk) > BULKY_BYTES:
         raise invalid("tools" if "tools" in bulk else min(bulk), "and other schemas are larger than 256 KiB together")
 
 

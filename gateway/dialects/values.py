@@ -56,7 +56,7 @@ def flag(name: str, raw: msgspec.Raw) -> bool:
     """A boolean; null is false."""
     if raw == _TRUE:
         return True
-    if raw == _FALSE or raw == _NULL:
+    if raw in (_FALSE, _NULL):
         return False
     raise invalid(name, "must be true, false or null")
 
