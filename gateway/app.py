@@ -1,0 +1,371 @@
+"""The gateway put together: what is built, in which order it starts, and how it goes down (http.md 12)."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import msgspec
+import uvloop
+import xxhash
+
+from gateway import tasks
+from gateway.admin.app import make_app
+from gateway.admin.listener import Listener, listen
+from gateway.admin.operations import Phase
+from gateway.backends import Backends
+from gateway.config import Config, Timers
+from gateway.dialects.call import FieldRules
+from gateway.dispatcher import Dispatcher
+from gateway.endpoints.directory import Directory, Standing
+from gateway.endpoints.probe import Prober, ProbeTarget
+from gateway.engines import ENGINES
+from gateway.http.head import Limits
+from gateway.http.server import Server
+from gateway.pipeline import Pipeline
+from gateway.recorder import Recorder
+from gateway.services import Services
+from gateway.telemetry import families
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.lag import sample_lag
+from gateway.telemetry.live import watch_endpoints, watch_flows, watch_probes
+from gateway.telemetry.log import EventLog
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Sink
+from gateway.tenants import Tenant, Tenants, cache_salt
+from policies.core import Core
+from policies.decisions import Reason
+from policies.events import EndpointDown, EndpointUp, SettingsChanged
+from policies.state.views import EndpointView, FlowView, Totals
+from policies.types import Settings
+
+SEED = 0
+EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
+LAST_WORDS_S = 1.0
+
+
+def serve(config: Config, config_path: Path) -> int:
+    """Run a gateway until it is told to stop; returns the exit status."""
+    _raise_fd_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Gateway(config, config_path).run())
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the server may hold at a time."""
+
+    max_connections: int
+    body_bytes: int
+    held_bytes: int
+
+
+class Gateway:
+    """One gateway process."""
+
+    def __init__(self, config: Config, config_path: Path) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._version = installed_version("forebay")
+        self._timers: Timers = config.timers()
+        self._settings: Settings = config.settings(SEED)
+        self._phase: Phase = "starting"
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()  # a second signal: no more grace
+        self._build()
+
+    def _build(self) -> None:
+        config = self._config
+        self._lines, self._notes = Sink(1, name="access"), Sink(2, name="events")
+        self._events = EventLog(self._notes, level=config.telemetry.log_level, log_format=config.telemetry.log_format)
+        self._metrics = Metrics(models=list(config.models), version=self._version)
+        self._core = Core()
+        self._recorder = self._open_journal()
+        self._dispatcher = Dispatcher(self._core, self._recorder.record if self._recorder else None)
+        self._directory = Directory([e.name for e in config.endpoints], on_up=self._up, on_down=self._down)
+        self._backends = Backends(config, self._version, self._directory.suspect)
+        self._prober = Prober(
+            self._directory, _probe_targets(config), every_s=self._timers.probe_s, scale=config.timeouts.scale
+        )
+        self._services = self._make_services()
+        self._pipeline = Pipeline(self._services)
+        self._server = Server(
+            self._pipeline,
+            Limits(
+                field_bytes=config.limits.header_bytes,
+                fields=config.limits.headers,
+                hosts=frozenset(host.encode() for host in config.listen.hosts),
+                forward=frozenset(self._services.forward),
+            ),
+            self._timers,
+            Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
+            high_water_bytes=config.limits.stream_buffer_bytes,
+        )
+        self._watch()
+
+    def _make_services(self) -> Services:
+        config = self._config
+        allow = config.tenant_defaults.allow
+        tenant = Tenant(
+            id="default",
+            salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
+            rules=FieldRules(
+                parameters=frozenset(allow.parameters),
+                media_hosts=frozenset(allow.media_hosts),
+                reject_unknown=config.limits.unknown_fields == "reject",
+            ),
+            routes=frozenset(allow.routes),
+        )
+        return Services(
+            dispatcher=self._dispatcher,
+            backends=self._backends,
+            tenants=Tenants(tenant),
+            metrics=self._metrics,
+            access_log=AccessLog(self._lines, config.telemetry.log_format),
+            events=self._events,
+            timers=self._timers,
+            scale=config.timeouts.scale,
+            bands=self._settings.bands,
+            body_bytes=config.limits.body_bytes,
+            tail_bytes=config.limits.stream_buffer_bytes,
+            line_bytes=config.limits.sse_line_bytes,
+            forward=tuple(name.encode() for name in config.upstream.forward_headers),
+            trusted_proxies=config.listen.trusted_proxies,
+        )
+
+    def _open_journal(self) -> Recorder | None:
+        path = self._config.telemetry.journal
+        if path is None:
+            return None
+        checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(self._config.model_dump(mode="json")))
+        return Recorder(Path(path), SEED, checksum)
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until told to stop, then drain. Returns the exit status."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._report_exception)
+        self._dispatcher.handle(SettingsChanged(settings=self._settings))
+        listener = await self._listen()
+        if listener is None:
+            self._close_logs()
+            return 1
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        self._prober.start()
+        sweeper = tasks.start(self._sweep(), "sweep")
+        sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
+        self._phase, self._services.ready = "serving", True
+        try:
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            sweeper.cancel()
+            sampler.cancel()
+            await self._shut(listener)
+        return 0
+
+    async def _listen(self) -> Listener | None:
+        config = self._config
+        app = make_app(self, config.admin.tokens, metrics_auth=config.admin.metrics_auth, version=self._version)
+        try:
+            listener = await listen(app, config.admin.host, config.admin.port)
+        except OSError as error:
+            self._cannot_listen("admin", config.admin.host, config.admin.port, error)
+            return None
+        try:
+            await self._server.listen(config.listen.host, config.listen.port)
+        except OSError as error:
+            await listener.close()
+            self._cannot_listen("listen", config.listen.host, config.listen.port, error)
+            return None
+        self._events.info(
+            "listening",
+            data=f"{config.listen.host}:{config.listen.port}",
+            admin=f"{config.admin.host}:{listener.port}",
+            version=self._version,
+        )
+        return listener
+
+    def _cannot_listen(self, section: str, host: str, port: int, error: OSError) -> None:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        sys.stderr.write(
+            f"forebay: cannot listen on {host}:{port}: {reason}.\n"
+            f"Set another {section}.port in {self._config_path}, or stop what uses this one.\n"
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._timers.sweep_s)
+            now = time.monotonic()
+            self._server.sweep(now)
+            for run in list(self._services.runs):
+                run.check(now)
+            self._backends.sweep(now)
+
+    # -- going down ------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Nobody refused, nothing cut that can end within the grace, and out in time."""
+        began_s = time.monotonic()
+        timers = self._timers
+        evict_at_s = began_s + max(
+            timers.drain_lag_s, timers.drain_grace_s - EVICT_BEFORE_END_S * self._config.timeouts.scale
+        )
+        end_s = began_s + timers.drain_grace_s
+        self._events.info("draining", running=len(self._services.runs), grace_s=timers.drain_grace_s)
+        self._server.closing = True
+        await self._wait(began_s + timers.drain_lag_s, until_idle=False)
+        self._services.refusing = True
+        self._server.stop_accepting()
+        await self._wait(evict_at_s, until_idle=True)
+        self._dispatcher.handle(SettingsChanged(settings=_closed(self._settings)))
+        await self._wait(end_s, until_idle=True)
+        left = len(self._services.runs)
+        for run in list(self._services.runs):
+            run.interrupt(Reason.GATEWAY_SHUTDOWN)
+        self._now.clear()
+        await self._wait(time.monotonic() + LAST_WORDS_S * self._config.timeouts.scale, until_idle=True)
+        self._events.info("drained", cut=left, took_s=round(time.monotonic() - began_s, 3))
+
+    async def _wait(self, until_s: float, *, until_idle: bool) -> None:
+        """Until a moment, the end of all work where that is enough, or a second signal."""
+        while (left_s := until_s - time.monotonic()) > 0 and not self._now.is_set():
+            if until_idle and not self._services.runs and not self._server.connections:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._now.wait(), min(left_s, 0.02))
+
+    async def _shut(self, listener: Listener) -> None:
+        self._services.ready = False
+        self._server.stop_accepting()
+        self._server.abort()
+        await self._prober.close()
+        await listener.close()
+        self._backends.close()
+        self._dispatcher.close()
+        await asyncio.sleep(0)  # connections closed above say goodbye in the next turn of the loop
+        if self._recorder is not None and not self._recorder.close():
+            self._events.warning("the journal is incomplete", dropped=self._recorder.dropped)
+        self._close_logs()
+
+    def _close_logs(self) -> None:
+        self._lines.close()
+        self._notes.close()
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._now.set()
+        else:
+            self.start_drain("signal")
+
+    # -- endpoints -------------------------------------------------------------------------------------------------
+
+    def _up(self, name: str) -> None:
+        self._events.info("endpoint up", endpoint=name)
+        endpoint = next(e for e in self._config.endpoints if e.name == name)
+        self._dispatcher.handle(EndpointUp(endpoint=endpoint.described()))
+
+    def _down(self, name: str) -> None:
+        self._events.warning("endpoint down", endpoint=name, cause=self._directory.standing(name).cause)
+        self._dispatcher.handle(EndpointDown(name=name))
+
+    # -- what the admin listener sees ------------------------------------------------------------------------------
+
+    def phase(self) -> Phase:
+        """Where in its life the gateway is."""
+        return self._phase
+
+    def totals(self) -> Totals:
+        """Requests by what came of them, as the core has counted."""
+        return self._core.totals()
+
+    def queues(self) -> Sequence[FlowView]:
+        """Every queue that holds something."""
+        return self._core.flows()
+
+    def endpoints(self) -> Sequence[EndpointView]:
+        """Every endpoint the core knows."""
+        return self._core.endpoints()
+
+    def standings(self) -> Sequence[tuple[str, Standing]]:
+        """What probes have told."""
+        return self._directory.standings()
+
+    def start_drain(self, by: str) -> None:
+        """Begin to go down."""
+        if self._phase != "draining":
+            self._events.info("drain asked for", by=by)
+            self._phase, self._services.ready = "draining", False
+            self._stop.set()
+
+    def render_metrics(self) -> Iterator[bytes]:
+        """The exposition, in pieces."""
+        return self._metrics.chunks()
+
+    def _watch(self) -> None:
+        metrics, services = self._metrics, self._services
+        watch_flows(metrics, self._core.flows)
+        watch_endpoints(metrics, self._core.endpoints)
+        watch_probes(metrics, self._directory.standings)
+        # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
+        # the turn of the loop between the core's decision about a request and the end of its task.
+        metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)
+        metrics.watch_value(families.REQUESTS_INFLIGHT, lambda: len(services.runs) - self._core.totals().queued)
+        metrics.watch_value(families.ATTEMPTS_OPEN, metrics.attempts_open)
+        metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._server.connections))
+        metrics.watch(families.UPSTREAM_CONNECTIONS, self._connections)
+        metrics.watch_value(families.READY, lambda: services.ready)
+        metrics.watch(
+            families.LOG_DROPPED,
+            lambda: [(("access",), self._lines.dropped), (("events",), self._notes.dropped)],
+        )
+        metrics.watch_value(families.JOURNAL_DROPPED, lambda: self._recorder.dropped if self._recorder else 0)
+        metrics.watch_value(families.TASKS, tasks.running)
+
+    def _connections(self) -> list[tuple[tuple[str, ...], float]]:
+        opened, idle = self._backends.counts()
+        return [(("busy",), opened - idle), (("idle",), idle)]
+
+    def _report_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        self._events.error("internal error", where=str(context.get("message")), error=repr(error))
+        if isinstance(error, BaseException) and self._config.telemetry.log_level == "debug":
+            loop.default_exception_handler(context)
+
+
+def _closed(settings: Settings) -> Settings:
+    """The settings under which nobody waits any longer."""
+    return Settings(
+        pools=settings.pools,
+        bands=settings.bands,
+        max_queued=settings.max_queued,
+        max_queued_bytes=settings.max_queued_bytes,
+        max_attempts=settings.max_attempts,
+        seed=settings.seed,
+        timer_scale=settings.timer_scale,
+        admitting=False,
+        queueing=False,
+    )
+
+
+def _probe_targets(config: Config) -> list[ProbeTarget]:
+    return [
+        ProbeTarget(name=e.name, url=e.url.rstrip("/") + ENGINES[e.engine].health_path, api_key=e.api_key)
+        for e in config.endpoints
+    ]
+
+
+def _raise_fd_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,92 @@
+"""Heads that the gateway writes: the request to an engine and the answer to a client (http.md 5.2, 6.5).
+
+Both are built from nothing. A client's field gets upstream only by name, and nothing of an engine's head gets down.
+"""
+
+import itertools
+import os
+import random
+import re
+from collections.abc import Iterable
+
+from gateway.dialects.routes import Dialect, Route
+from gateway.http.head import Head
+
+_ANTHROPIC = re.compile(rb"[A-Za-z0-9,._ -]{1,512}\Z").match
+_TRACE = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
+_TRACESTATE_BYTES = 512
+_STRIPPED_BYTES = 256
+
+
+class Ids:
+    """Ids of 26 characters, unique here and, by 64 random bits, elsewhere. None is a prefix of another: an engine
+    that aborts by prefix (sglang#39461) can only ever hit the one that was meant."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(8).hex()
+        self._count = itertools.count(1)
+
+    def new(self) -> str:
+        """The next id."""
+        return f"{self._prefix}{next(self._count):010x}"
+
+
+class EngineHead:
+    """The part of a request's head that is the same for every request to one endpoint on one route."""
+
+    def __init__(self, path: bytes, authority: str, api_key: str | None, version: str) -> None:
+        key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._constant = (
+            b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
+            b"accept: application/json, text/event-stream\r\naccept-encoding: identity\r\nuser-agent: forebay/%b\r\n%b"
+            % (path, authority.encode(), version.encode(), key.encode())
+        )
+
+    def render(self, attempt_id: str, client: bytes, length: int) -> bytes:
+        """The head of one attempt. `client`: the lines of `client_lines`."""
+        return b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            self._constant,
+            attempt_id.encode(),
+            client,
+            length,
+        )
+
+
+def client_lines(head: Head, route: Route, forward: Iterable[bytes]) -> bytes:
+    """The lines of an engine's head that depend on the client's."""
+    fields = head.fields
+    lines = _trace(fields)
+    if route.dialect is Dialect.ANTHROPIC:
+        for name in (b"anthropic-version", b"anthropic-beta"):
+            value = fields.get(name)
+            if value is not None and _ANTHROPIC(value):
+                lines += b"%b: %b\r\n" % (name, value)
+    for name in forward:
+        value = fields.get(name)
+        if value is not None:
+            lines += b"%b: %b\r\n" % (name, value)
+    return lines
+
+
+def _trace(fields: dict[bytes, bytes]) -> bytes:
+    given = fields.get(b"traceparent")
+    match = _TRACE(given) if given else None
+    if match is None or not match[1].strip(b"0"):
+        return b"traceparent: 00-%032x-%016x-00\r\n" % (random.getrandbits(128) or 1, random.getrandbits(64) or 1)
+    line = b"traceparent: 00-%b-%016x-%b\r\n" % (match[1], random.getrandbits(64) or 1, match[3])
+    state = fields.get(b"tracestate", b"")
+    return line + b"tracestate: %b\r\n" % state if 0 < len(state) <= _TRACESTATE_BYTES else line
+
+
+def about(request_id: str, own_id: str, dialect: Dialect) -> bytes:
+    """The lines every answer carries."""
+    lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (request_id.encode(), own_id.encode())
+    return b"request-id: %b\r\n%b" % (request_id.encode(), lines) if dialect is Dialect.ANTHROPIC else lines
+
+
+def notice(stripped: tuple[str, ...]) -> bytes:
+    """Which fields of the body were removed, replaced or lowered."""
+    if not stripped:
+        return b""
+    names = ",".join(stripped).encode("ascii", "backslashreplace")[:_STRIPPED_BYTES]
+    return b"x-forebay-stripped: %b\r\n" % re.sub(rb"[^!-~]", b"?", names)

@@ -1,0 +1,138 @@
+"""From a checked head and a read body to the facts the core decides on. Pure: no clock, no I/O."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.dialects.call import Call
+from gateway.dialects.routes import Kind
+from gateway.errors import GatewayError
+from gateway.http.head import Head
+from policies.decisions import Reason
+from policies.types import Band, InferenceRequest
+
+DEFAULT_BAND = "standard"
+BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
+SPARSEST_BYTES_PER_TOKEN = 8.0  # no text has fewer tokens than this: only then is a prompt surely too long
+TEXT_ROUTE_S = 5.0  # the whole of a route that runs on an engine's API process
+_DIGITS = re.compile(rb"[0-9]{1,10}\Z").match
+_SECONDS = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model as this gateway serves it."""
+
+    name: str
+    served_as: str
+    kind: str
+    context_tokens: int
+    max_output_tokens: int
+
+    def takes(self, route: str, kind: Kind) -> bool:
+        """Whether a route is for this kind of model."""
+        if kind is Kind.TEXT:
+            return True
+        if self.kind == "embedding":
+            return kind is Kind.PREFILL
+        return kind is Kind.GENERATE and (self.kind == "chat" or route == "completions")
+
+
+def prompt_tokens(call: Call) -> int:
+    """The estimated length of the whole prompt."""
+    return int(call.prompt_bytes / BYTES_PER_TOKEN) + 1
+
+
+def check_fits(call: Call, model: ServedModel) -> None:
+    """Refuse only what is surely too long; the engine counts exactly."""
+    if call.prompt_bytes / SPARSEST_BYTES_PER_TOKEN > model.context_tokens:
+        raise GatewayError(
+            Reason.TOO_LONG,
+            f"This model's maximum context length is {model.context_tokens} tokens. Shorten the prompt.",
+            param="messages",
+        )
+
+
+def output_cap(call: Call, model: ServedModel) -> int | None:
+    """The cap to write into the request, None to leave it as it is (http.md 4.1)."""
+    if call.route.kind is not Kind.GENERATE:
+        return None
+    asked = call.max_output_tokens
+    if asked is None:
+        fits = prompt_tokens(call) + model.max_output_tokens <= model.context_tokens
+        return model.max_output_tokens if fits else None
+    return model.max_output_tokens if asked > model.max_output_tokens else None
+
+
+def band(head: Head, bands: Mapping[str, Band]) -> str:
+    """The class a client asks for, where there is such a class."""
+    asked = head.fields.get(b"x-forebay-priority")
+    if asked is None:
+        return DEFAULT_BAND
+    name = asked.decode("ascii").lower()
+    return name if name in bands else DEFAULT_BAND
+
+
+def total_s(head: Head, kind: Kind, longest_s: float) -> tuple[float, bool]:
+    """How long a request may take, and whether that is the client's own wish."""
+    if kind is Kind.TEXT:
+        longest_s = min(longest_s, TEXT_ROUTE_S)
+    asked = head.fields.get(b"x-forebay-timeout-ms")
+    if asked is None or not _DIGITS(asked) or int(asked) == 0:
+        return longest_s, False
+    wanted = int(asked) / 1000
+    return (wanted, True) if wanted < longest_s else (longest_s, False)
+
+
+def first_byte_s(head: Head, longest_s: float) -> float:
+    """The wait for a first byte: the SDK's own read timeout bounds it."""
+    asked = head.fields.get(b"x-stainless-read-timeout")
+    if asked is None or not _SECONDS(asked) or float(asked) == 0.0:
+        return longest_s
+    return min(longest_s, float(asked))
+
+
+def client_request_id(head: Head) -> str:
+    """The client's id if it is one that may be echoed."""
+    asked = head.fields.get(b"x-request-id", b"")
+    return asked.decode() if _ID(asked) else ""
+
+
+def session(head: Head) -> str:
+    """The client's session, a hint for stickiness."""
+    asked = head.fields.get(b"x-forebay-session", b"")
+    return asked.decode() if _ID(asked) else ""
+
+
+def request(call: Call, head: Head, facts: "Facts") -> InferenceRequest:
+    """Everything the core may know."""
+    generates = call.route.kind is Kind.GENERATE
+    wanted = call.max_output_tokens or facts.model.max_output_tokens
+    return InferenceRequest(
+        id=facts.id,
+        tenant=facts.tenant,
+        model=facts.model.name,
+        band=facts.band,
+        route=call.route.name,
+        streamed=call.stream,
+        arrived_s=facts.received_s,
+        deadline_s=facts.deadline_s,
+        prompt_tokens=prompt_tokens(call),
+        max_output_tokens=min(wanted, facts.model.max_output_tokens) if generates else 0,
+        sequences=call.sequences,
+        body_bytes=call.body_bytes,
+        session=session(head),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What is known of a request beside its body. Times on time.monotonic()."""
+
+    id: str
+    tenant: str
+    band: str
+    model: ServedModel
+    received_s: float
+    deadline_s: float

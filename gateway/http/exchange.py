@@ -1,0 +1,147 @@
+"""One request on a client connection, and the way its answer goes out.
+
+An exchange is told once how its answer begins and once how it ends. `end` is the only proper end; `break_off` closes
+without one, so that a client can never take a cut answer for a whole one (http.md 7). When the client is gone every
+call here does nothing.
+"""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from gateway.http.head import Head
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from gateway.http.server import ClientConnection
+
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
+_STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
+_CLOSE = b"connection: close\r\n"
+_KEEP = b"connection: keep-alive\r\n"
+
+
+def _nothing() -> None:
+    """The hook of an exchange nobody listens to."""
+
+
+class Exchange:
+    """A request with its body, and its answer. `context` belongs to whoever handles it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_chunked",
+        "_closes",
+        "body",
+        "body_bytes",
+        "connection",
+        "context",
+        "head",
+        "on_gone",
+        "on_pause",
+        "on_resume",
+        "received_s",
+        "sent_bytes",
+        "started",
+        "task",
+    )
+
+    def __init__(self, connection: "ClientConnection", received_s: float) -> None:
+        self.connection: ClientConnection | None = connection
+        self.received_s = received_s  # first byte of the head, time.monotonic()
+        self.head: Head | None = None
+        self.body: list[bytes] = []
+        self.body_bytes = 0
+        self.context: Any = None
+        self.task: asyncio.Task[None] | None = None
+        self.started = False  # the answer's head has been handed over
+        self.sent_bytes = 0  # of the answer's body
+        self.on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
+        self.on_pause: Callable[[], None] = _nothing
+        self.on_resume: Callable[[], None] = _nothing
+        self._chunked = False
+        self._closes = False
+
+    @property
+    def peer(self) -> str:
+        """The address of the client's socket."""
+        return self.connection.peer if self.connection else ""
+
+    @property
+    def congested(self) -> bool:
+        """More is waiting for the client than its buffer should hold."""
+        return self.connection is not None and self.connection.paused
+
+    def drop_body(self) -> None:
+        """The body is needed no longer: give its memory back."""
+        if self.body_bytes and self.connection:
+            self.connection.server.held_bytes -= self.body_bytes
+        self.body, self.body_bytes = [], 0
+
+    def respond(self, status: int, headers: bytes, body: bytes, *, close: bool = False) -> None:
+        """A whole answer in one write. `headers` are complete lines; length and connection are added here."""
+        connection = self.connection
+        if connection is None:
+            return
+        self.started = True
+        self._closes = close or connection.must_close()
+        self.sent_bytes += len(body)
+        connection.write(
+            b"%b%bcontent-length: %d\r\n%b\r\n%b"
+            % (_STATUS_LINES[status], headers, len(body), self._connection_line(connection), body)
+        )
+        self._done(connection)
+
+    def start(self, status: int, headers: bytes, length: int | None) -> None:
+        """Begin an answer whose body follows in pieces; `length` None: as long as it takes."""
+        connection = self.connection
+        if connection is None:
+            return
+        self.started = True
+        self._chunked = length is None and not connection.http10
+        self._closes = connection.must_close() or (length is None and connection.http10)
+        if self._chunked:
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            framing = b"" if length is None else b"content-length: %d\r\n" % length
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        connection.write(b"%b%b%b%b\r\n" % (line, headers, framing, self._connection_line(connection)))
+
+    def write(self, data: bytes) -> None:
+        """The next piece of the body."""
+        connection = self.connection
+        if connection is None:
+            return
+        self.sent_bytes += len(data)
+        connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self) -> None:
+        """The proper end of a body given in pieces."""
+        connection = self.connection
+        if connection is None:
+            return
+        if self._chunked:
+            connection.write(b"0\r\n\r\n")
+        self._done(connection)
+
+    def break_off(self, last: bytes = b"") -> None:
+        """End the answer visibly broken: what is left, then a close without the body's proper end."""
+        connection = self.connection
+        if connection is None:
+            return
+        if last:
+            self.write(last)
+        self.connection = connection.exchange = None
+        # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
+        connection.close(reset=not self._chunked)
+
+    def _connection_line(self, connection: "ClientConnection") -> bytes:
+        if self._closes:
+            return _CLOSE
+        return _KEEP if connection.http10 else b""
+
+    def _done(self, connection: "ClientConnection") -> None:
+        self.drop_body()
+        self.connection = None
+        connection.answered(close=self._closes)

@@ -1,0 +1,444 @@
+"""Client connections: bytes in, one checked request at a time, an answer out (http.md 3).
+
+The parser finds where messages begin and end; `head.py` judges heads; a `Handler` decides what happens. One request is
+under way on a connection at a time: whatever arrives before its answer is complete is thrown away unread, and that
+answer is the connection's last. Timers are a timestamp per connection, looked at by one sweep.
+"""
+
+import asyncio
+import math
+import socket
+import struct
+import time
+from enum import IntEnum
+from typing import Any, Protocol, cast
+
+import httptools
+
+from gateway.errors import GatewayError
+from gateway.http import head as heads
+from gateway.http.exchange import Exchange
+from policies.decisions import Reason
+
+LINGER_BYTES = 1 << 20
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class State(IntEnum):
+    """Where a connection stands."""
+
+    IDLE = 0  # between requests, or new
+    HEAD = 1
+    BODY = 2
+    BUSY = 3  # a request is complete, its answer is not
+    LINGER = 4  # refused before its body was read: discarding what still comes
+    CLOSING = 5  # flushing what was written
+
+
+class Handler(Protocol):
+    """What a server does with requests. All of it is synchronous; long work goes into a task."""
+
+    def opened(self, exchange: Exchange) -> None:
+        """A head is complete and well-formed. Raises GatewayError to refuse it before its body is read."""
+
+    def received(self, exchange: Exchange) -> None:
+        """The body is complete. Must not raise."""
+
+    def refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
+        """Answer a request with an error. `exchange.head` is None when it was not even a well-formed head."""
+
+    def vanished(self, exchange: Exchange) -> None:
+        """The client left before its request was complete."""
+
+
+class Timers(Protocol):
+    """The client-side timers, in seconds (http.md 3.5); `gateway.config.Timers` has them."""
+
+    @property
+    def first_byte_of_connection_s(self) -> float: ...
+    @property
+    def head_s(self) -> float: ...
+    @property
+    def keepalive_idle_s(self) -> float: ...
+    @property
+    def body_gap_s(self) -> float: ...
+    @property
+    def body_rate_after_s(self) -> float: ...
+    @property
+    def body_total_s(self) -> float: ...
+    @property
+    def client_stall_s(self) -> float: ...
+    @property
+    def lingering_s(self) -> float: ...
+
+
+class Server:
+    """All client connections of one listener, and what they share."""
+
+    def __init__(
+        self, handler: Handler, limits: heads.Limits, timers: Timers, bounds: "Bounds", *, high_water_bytes: int
+    ) -> None:
+        self.handler = handler
+        self.high_water_bytes = high_water_bytes  # bytes held for a slow reader before its engine is paused
+        self.limits = limits
+        self.timers = timers
+        self.bounds = bounds
+        self.connections: set[ClientConnection] = set()
+        self.held_bytes = 0  # of request bodies in memory
+        self.closing = False  # every answer from now on closes its connection
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Start to accept; returns the port. Raises OSError when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Close the listener and every connection that is between requests."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in list(self.connections):
+            if connection.state == State.IDLE:
+                connection.close()
+
+    def sweep(self, now: float) -> None:
+        """Act on every connection whose time is up."""
+        for connection in [c for c in self.connections if c.deadline < now]:
+            connection.expired(now)
+
+    def abort(self) -> None:
+        """Cut every connection."""
+        for connection in list(self.connections):
+            connection.close(reset=True)
+
+
+class Bounds(Protocol):
+    """How much a server may hold at a time."""
+
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def body_bytes(self) -> int: ...
+    @property
+    def held_bytes(self) -> int: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    __slots__ = (
+        "_body_began_s",
+        "_deaf",
+        "_drained",
+        "_error",
+        "_last",
+        "_lingered",
+        "_parser",
+        "_raw",
+        "_target",
+        "_touched_s",
+        "_trailers",
+        "_wire",
+        "_written",
+        "deadline",
+        "exchange",
+        "http10",
+        "keep_alive",
+        "paused",
+        "peer",
+        "server",
+        "state",
+        "transport",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.state = State.IDLE
+        self.exchange: Exchange | None = None
+        self.deadline = math.inf
+        self.http10 = False
+        self.keep_alive = True
+        self.paused = False
+        self.peer = ""
+        self._parser = httptools.HttpRequestParser(self)
+        self._raw: list[tuple[bytes, bytes]] = []
+        self._target = b""
+        self._error: GatewayError | None = None
+        self._deaf = False  # what the parser still finds in this read belongs to nobody
+        self._last = False  # something came that was not answered: this connection ends with its answer
+        self._wire = self._trailers = self._lingered = 0
+        self._body_began_s = self._touched_s = 0.0
+        self._written = self._drained = 0
+
+    # -- transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        server = self.server
+        if len(server.connections) >= server.bounds.max_connections:
+            self.transport.abort()
+            self.state = State.CLOSING
+            return
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if peer else ""
+        self.transport.set_write_buffer_limits(server.high_water_bytes, server.high_water_bytes // 4)
+        server.connections.add(self)
+        self.deadline = time.monotonic() + server.timers.first_byte_of_connection_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        self.state = State.CLOSING
+        self._gone(stalled=False)
+        del self._parser  # breaks the cycle between the parser and this
+
+    def eof_received(self) -> bool:
+        # Half-close is not supported: a client that has finished sending while it waits for an answer has left.
+        if self.state != State.CLOSING:
+            self._gone(stalled=False)
+        return False
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self._drained = self._written - self.transport.get_write_buffer_size()
+        self.deadline = time.monotonic() + self.server.timers.client_stall_s
+        if self.exchange is not None:
+            self.exchange.on_pause()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.state == State.BUSY:
+            self.deadline = math.inf
+        elif self.state == State.IDLE:
+            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+        if self.exchange is not None:
+            self.exchange.on_resume()
+
+    def data_received(self, data: bytes) -> None:
+        state = self.state
+        if state >= State.BUSY:
+            self._discard(data)
+            return
+        if state == State.IDLE:
+            self._begin()
+        self._wire += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse_malformed("Protocol upgrades are not supported.")
+        except httptools.HttpParserError:
+            self._refuse_malformed("This is not valid HTTP/1.1.")
+        self._after_feed()
+
+    # -- parser callbacks ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.state == State.BUSY or self._error is not None:
+            self._deaf = self._last = True
+
+    def on_url(self, url: bytes) -> None:
+        if not self._deaf:
+            self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._deaf:
+            return
+        if self.state == State.HEAD:
+            self._raw.append((name.lower(), value))
+            return
+        self._trailers += len(name) + len(value)
+        if self._trailers > heads.TRAILER_BYTES and self._error is None:
+            self._error = GatewayError(Reason.HEAD_TOO_LARGE, "The trailers are too long.")
+
+    def on_headers_complete(self) -> None:
+        if self._deaf or self._error is not None:
+            return
+        exchange = cast(Exchange, self.exchange)
+        parser = self._parser
+        try:
+            if len(self._target) > heads.TARGET_BYTES:
+                raise GatewayError(Reason.TARGET_TOO_LONG, "The request target is too long.")
+            version = parser.get_http_version()
+            self.http10 = version == "1.0"
+            self.keep_alive = parser.should_keep_alive()
+            method = parser.get_method()
+            exchange.head = heads.check(method, self._target, version, self._raw, self.server.limits)
+            self.server.handler.opened(exchange)
+        except GatewayError as error:
+            self._error = error
+            return
+        self.state = State.BODY
+        self._raw, self._body_began_s = [], 0.0
+        if exchange.head.expects_continue:
+            self.write(_CONTINUE)
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self.exchange
+        if self._deaf or self._error is not None or exchange is None:
+            return
+        server = self.server
+        exchange.body.append(data)
+        exchange.body_bytes += len(data)
+        server.held_bytes += len(data)
+        if exchange.body_bytes > server.bounds.body_bytes:
+            self._error = GatewayError(Reason.BODY_TOO_LARGE, "The request body is too large.")
+        elif server.held_bytes > server.bounds.held_bytes:
+            self._error = GatewayError(Reason.OVERLOADED, "Too much is waiting here already.")
+
+    def on_message_complete(self) -> None:
+        if not self._deaf:
+            self.state = State.BUSY
+            self.deadline = math.inf
+
+    # -- one request after another ---------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        now = time.monotonic()
+        self.exchange = Exchange(self, now)
+        self.state = State.HEAD
+        self._raw, self._target, self._error, self._deaf = [], b"", None, False
+        self._wire = self._trailers = 0
+        self.deadline = now + self.server.timers.head_s
+
+    def _after_feed(self) -> None:
+        exchange = self.exchange
+        if exchange is None or self.state > State.BUSY:
+            return
+        if self._error is None and self.state != State.BUSY:
+            self._check_incomplete(exchange)
+        if self._error is not None:
+            self._refuse(exchange, self._error, close=self.state != State.BUSY)
+        elif self.state == State.BUSY:
+            self.server.handler.received(exchange)
+
+    def _check_incomplete(self, exchange: Exchange) -> None:
+        if self.state == State.HEAD:
+            if len(self._target) > heads.TARGET_BYTES:
+                self._error = GatewayError(Reason.TARGET_TOO_LONG, "The request target is too long.")
+            elif self._wire > heads.HEAD_BYTES:
+                self._error = GatewayError(Reason.HEAD_TOO_LARGE, f"The header exceeds {heads.HEAD_BYTES} bytes.")
+            return
+        now = time.monotonic()
+        if not self._body_began_s:
+            self._body_began_s = now
+            self.deadline = now + self.server.timers.body_gap_s
+        self._touched_s = now
+        head = cast(heads.Head, exchange.head)
+        overhead = self._wire - exchange.body_bytes - heads.HEAD_BYTES
+        if head.chunked and overhead > heads.CHUNK_OVERHEAD_BYTES + exchange.body_bytes // 4:
+            self._error = GatewayError(Reason.CHUNK_OVERHEAD, "The body's chunks are too small for what they carry.")
+
+    def _refuse_malformed(self, message: str) -> None:
+        if self.state == State.BUSY or self._deaf:
+            self._last = True  # garbage behind a complete request
+        elif self._error is None:
+            self._error = GatewayError(Reason.MALFORMED_HTTP, message)
+
+    def _refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
+        exchange.drop_body()
+        self.server.handler.refuse(exchange, error, close=close)
+        if close and self.state < State.LINGER:
+            self.close()
+
+    def answered(self, *, close: bool) -> None:
+        """The answer's last byte has been handed to the transport."""
+        complete = self.state == State.BUSY
+        self.exchange = None
+        if not close:
+            self.state = State.IDLE
+            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+        elif complete and not self._last:
+            self.close()
+        else:
+            self._linger()
+
+    def must_close(self) -> bool:
+        """Whether the answer that begins now is the connection's last."""
+        return self._last or self.state != State.BUSY or not self.keep_alive or self.server.closing
+
+    def _linger(self) -> None:
+        # A plain close while bytes are still coming would reset the connection and take our answer with it.
+        self.state = State.LINGER
+        self._lingered = 0
+        self.deadline = time.monotonic() + self.server.timers.lingering_s
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def _discard(self, data: bytes) -> None:
+        if self.state == State.BUSY:
+            self._last = True
+            return
+        self._lingered += len(data)
+        if self.state == State.LINGER and self._lingered > LINGER_BYTES:
+            self.close()
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport."""
+        self._written += len(data)
+        self.transport.write(data)
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
+        if self.state == State.CLOSING and not reset:
+            return
+        self.state = State.CLOSING
+        self._drained = self._written - self.transport.get_write_buffer_size()
+        self.deadline = time.monotonic() + self.server.timers.client_stall_s
+        if reset:
+            _reset_on_close(self.transport)
+        self.transport.close()
+
+    # -- time and departure ----------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> None:
+        """This connection's time is up, or may be: the timers of http.md 3.5."""
+        timers = self.server.timers
+        if self.paused or self.state == State.CLOSING:
+            self._check_stall(now)
+        elif self.state in (State.IDLE, State.LINGER):
+            self.close()
+        elif self.state == State.HEAD:
+            self._time_out()
+        elif self.state == State.BODY:
+            age = now - (self._body_began_s or now)
+            received = cast(Exchange, self.exchange).body_bytes
+            slow = age > timers.body_rate_after_s and received < 1024 * age
+            if slow or age > timers.body_total_s or now - self._touched_s > timers.body_gap_s:
+                self._time_out()
+            else:
+                self.deadline = self._touched_s + timers.body_gap_s
+        else:
+            self.deadline = math.inf
+
+    def _time_out(self) -> None:
+        if self.exchange is not None:
+            self._refuse(self.exchange, GatewayError(Reason.CLIENT_TIMEOUT, "The request came too slowly."), close=True)
+
+    def _check_stall(self, now: float) -> None:
+        drained = self._written - self.transport.get_write_buffer_size()
+        if drained > self._drained:
+            self._drained = drained
+            self.deadline = now + self.server.timers.client_stall_s
+            return
+        self._gone(stalled=True)
+        self.state = State.CLOSING
+        self.transport.abort()
+
+    def _gone(self, *, stalled: bool) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
+        exchange.drop_body()
+        exchange.connection = None
+        if exchange.on_gone is not None:
+            exchange.on_gone(stalled)
+        else:
+            self.server.handler.vanished(exchange)
+
+
+def _reset_on_close(transport: Any) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

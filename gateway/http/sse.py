@@ -1,0 +1,38 @@
+"""Where events end in a stream of server-sent events. Bytes in, bytes out: nothing is decoded here.
+
+Lines end at LF, CR or CRLF and nowhere else (U+2028, U+0085 and the like are data), events at an empty line.
+A CR LF pair that is torn apart leaves at most a line feed at the head of the next event, which is an empty line there.
+"""
+
+import re
+
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_ENDINGS = ((b"\n\n", 2), (b"\n\r\n", 3), (b"\r\r", 2), (b"\n\r", 2))
+WHOLE = (b"\n\n", b"\r\n\r\n")  # what a read of whole events usually ends in
+
+
+def last_end(data: bytes) -> int:
+    """The offset behind the last complete event, 0 if none ends here."""
+    found = 0
+    for ending, size in _ENDINGS:
+        at = data.rfind(ending)
+        if at >= 0 and at + size > found:
+            found = at + size
+    return found
+
+
+def first_end(data: bytes) -> int:
+    """The offset behind the first complete event, 0 if none ends here."""
+    match = _EVENT_END.search(data)
+    return match.end() if match else 0
+
+
+def split(data: bytes) -> list[bytes]:
+    """Whole events, one by one; their concatenation is `data`. A last one without an empty line comes last."""
+    events, start = [], 0
+    for match in _EVENT_END.finditer(data):
+        events.append(data[start : match.end()])
+        start = match.end()
+    if start < len(data):
+        events.append(data[start:])
+    return events

@@ -1,0 +1,298 @@
+"""Engine connections: one request at a time on each, pooled per endpoint, last in first out (http.md 6.1, 10).
+
+A `Sink` gets an answer as it comes, inside the read callback. A connection is used again only when nothing about the
+last answer was odd: complete, keep-alive, the request fully written, not a byte too many.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from typing import Protocol, cast
+
+import httptools
+
+from gateway.http.resolve import Address
+
+HEAD_BYTES = 65536
+FIELD_BYTES = 16384
+INTERIM_ANSWERS = 8
+_KEPT = frozenset((b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after"))
+
+
+class ConnectFailed(Exception):
+    """No connection could be had: refused, unreachable, unresolved, or too slow."""
+
+
+class Sink(Protocol):
+    """Who takes an answer, piece by piece."""
+
+    def on_head(self, status: int, fields: dict[bytes, bytes]) -> "Sink":
+        """The final head (never 1xx); returns who takes the body. `fields` holds the lower-case names that matter."""
+
+    def on_data(self, data: bytes) -> None:
+        """A piece of the body."""
+
+    def on_end(self, *, by_close: bool) -> None:
+        """The message is complete as HTTP sees it; `by_close`: only the end of the connection says so."""
+
+    def on_lost(self, *, malformed: bool) -> None:
+        """The connection ended, or spoke no HTTP, before the message was complete."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine."""
+
+    __slots__ = (
+        "_complete",
+        "_excess",
+        "_fields",
+        "_head_bytes",
+        "_head_done",
+        "_interim",
+        "_keep",
+        "_malformed",
+        "_parser",
+        "_pool",
+        "idle_since_s",
+        "received",
+        "reused",
+        "sent_s",
+        "sink",
+        "transport",
+    )
+
+    def __init__(self, pool: "EndpointConnections") -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.sink: Sink | None = None
+        self.idle_since_s = 0.0
+        self.sent_s = 0.0
+        self.reused = False
+        self.received = False  # any byte since the request was sent
+        self._reset()
+
+    def _reset(self) -> None:
+        self._fields: dict[bytes, bytes] = {}
+        self._head_bytes = self._interim = 0
+        self._complete = self._excess = self._keep = self._malformed = self._head_done = False
+
+    def send(self, message: list[bytes], sink: Sink, now: float) -> None:
+        """Write a request; its answer goes to `sink`."""
+        self._reset()
+        self.received = False
+        self.sink = sink
+        self.sent_s = now
+        self.transport.writelines(message)
+
+    def unsent_bytes(self) -> int:
+        """How much of the request the engine has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """Give the request up: the engine sees its connection closed, and nobody hears of it again."""
+        self.sink = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """Stop to read until `resume`: the client is slower than the engine."""
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # -- transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+        _watch_peer(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.closed(self)
+        sink, self.sink = self.sink, None
+        del self._parser  # breaks the cycle between the parser and this
+        if sink is None:
+            return
+        if exc is None and self._head_done and self._is_close_delimited():
+            sink.on_end(by_close=True)
+        else:
+            sink.on_lost(malformed=False)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        if self.sink is None:
+            self.transport.abort()  # nobody asked: an idle connection that speaks is never used again
+            return
+        self.received = True
+        if not self._head_done:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._malformed = True
+        if self._complete:
+            self._settle()
+        elif self._malformed or (not self._head_done and self._head_bytes > HEAD_BYTES):
+            self._give_up()
+
+    # -- parser callbacks ------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._excess = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_done:
+            return
+        if len(name) + len(value) > FIELD_BYTES:
+            self._malformed = True
+        name = name.lower()
+        if name in _KEPT:
+            self._fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        if self._complete or self.sink is None:
+            self._excess = True
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._interim += 1
+            self._malformed |= self._interim > INTERIM_ANSWERS
+            self._fields = {}
+            return
+        coding = self._fields.get(b"transfer-encoding")
+        if not 200 <= status <= 599 or 300 <= status < 400 or (coding is not None and coding.lower() != b"chunked"):
+            self._malformed = True
+        if self._malformed:
+            return
+        self._head_done = True
+        self._keep = self._parser.should_keep_alive()
+        reader = self.sink.on_head(status, self._fields)
+        self.sink = None if self.transport.is_closing() else reader
+
+    def on_body(self, data: bytes) -> None:
+        if self._head_done and not self._complete and self.sink is not None:
+            self.sink.on_data(data)
+
+    def on_message_complete(self) -> None:
+        if self._head_done:
+            self._complete = True
+
+    # -- the end of an answer --------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        sink, self.sink = self.sink, None
+        if sink is None:
+            return  # given up while its last bytes were relayed; already closed
+        clean = self._keep and not self._excess and not self._malformed and self.unsent_bytes() == 0
+        if clean:
+            self._pool.release(self)
+        else:
+            self.transport.abort()
+        sink.on_end(by_close=False)
+
+    def _give_up(self) -> None:
+        sink, self.sink = self.sink, None
+        self.transport.abort()
+        if sink is not None:
+            sink.on_lost(malformed=True)
+
+    def _is_close_delimited(self) -> bool:
+        return b"content-length" not in self._fields and b"transfer-encoding" not in self._fields
+
+
+class EndpointConnections:
+    """The connections to one endpoint: those that are idle, newest last, and how many are open."""
+
+    def __init__(self, address: Address, *, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
+        self.address = address
+        self.idle_s = idle_s
+        self.open = 0
+        self._tls = tls
+        self._idle: list[UpstreamConnection] = []
+        self._all: set[UpstreamConnection] = set()
+        self._retired = False
+
+    @property
+    def idle(self) -> int:
+        """How many connections wait for work."""
+        return len(self._idle)
+
+    def take(self, now: float) -> UpstreamConnection | None:
+        """A connection that has been used before and may be used again."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing() and now - connection.idle_since_s < self.idle_s:
+                connection.reused = True
+                return connection
+            connection.transport.abort()
+        return None
+
+    async def connect(self, timeout_s: float, tls_timeout_s: float) -> UpstreamConnection:
+        """A fresh connection. Raises ConnectFailed."""
+        limit = timeout_s + (tls_timeout_s if self._tls else 0.0)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limit):
+                host = await self.address.resolve()
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self),
+                    host,
+                    self.address.port,
+                    ssl=self._tls,
+                    server_hostname=self.address.host if self._tls else None,
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed from error
+        return connection
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        """Called by a connection once it stands."""
+        self._all.add(connection)
+        self.open += 1
+
+    def closed(self, connection: UpstreamConnection) -> None:
+        """Called by a connection once it is gone."""
+        self._all.discard(connection)
+        self.open -= 1
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Called by a connection whose answer ended cleanly."""
+        if self._retired or self.idle_s <= 0:
+            connection.transport.abort()
+            return
+        connection.idle_since_s = time.monotonic()
+        self._idle.append(connection)
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle for too long; the oldest stand first."""
+        while self._idle and now - self._idle[0].idle_since_s >= self.idle_s:
+            self._idle.pop(0).transport.abort()
+
+    def close(self) -> None:
+        """Close every connection and pool none again."""
+        self._retired = True
+        for connection in list(self._all):
+            connection.transport.abort()
+
+
+def _watch_peer(transport: asyncio.BaseTransport) -> None:
+    # The kernel alone gives a vanished peer about 15 minutes (tcp_retries2 = 15).
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)

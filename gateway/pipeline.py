@@ -1,0 +1,98 @@
+"""What a server does with requests: the ways in (http.md 3.3), and which of them lead to an engine.
+
+head (checked) -> route -> tenant -> media type, declared length    here, before the body is read
+body -> dialect -> facts -> core -> engine -> answer                `run.py`
+"""
+
+from typing import cast
+
+from gateway.dialects.answers import model_answer, models_answer
+from gateway.dialects.routes import Dialect, Kind, match, named_model
+from gateway.errors import GatewayError
+from gateway.http.exchange import Exchange
+from gateway.http.head import Head
+from gateway.run import Run
+from gateway.services import Services
+from policies.decisions import Reason
+
+_JSON = b"application/json"
+_PLAIN = b"content-type: text/plain\r\ncache-control: no-store\r\n"
+
+
+class Pipeline:
+    """Handles the requests of a server."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    def opened(self, exchange: Exchange) -> None:
+        """A head has come: everything that can be refused before the body is read is refused here."""
+        head = cast(Head, exchange.head)
+        services = self.services
+        route = match(head.method, head.path)
+        run = exchange.context = Run(services, exchange, route)
+        if route.kind is Kind.LOCAL:
+            return
+        if services.refusing:
+            raise GatewayError(Reason.DRAINING)
+        tenant = services.tenants.identify(head)
+        run.identify(tenant)
+        if route.kind is Kind.TEXT and route.name not in tenant.routes:
+            raise GatewayError(Reason.ROUTE_FORBIDDEN)
+        _check_media_type(head)
+        if head.content_length is not None and head.content_length > services.body_bytes:
+            raise GatewayError(Reason.BODY_TOO_LARGE)
+
+    def received(self, exchange: Exchange) -> None:
+        """A request is complete."""
+        run = cast(Run, exchange.context)
+        if run.route.kind is Kind.LOCAL:
+            self._answer_here(exchange, run)
+        else:
+            run.start()
+
+    def refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
+        """A request is refused before all of it was read, or because of how it was written."""
+        run = exchange.context if exchange.context is not None else Run(self.services, exchange, None)
+        if exchange.head is None:
+            self.services.events.limited("info", error.reason, "a message was refused", reason=error.reason)
+        run.refuse(error, close=close)
+
+    def vanished(self, exchange: Exchange) -> None:
+        """The client left in the middle of its request."""
+        if exchange.context is not None:
+            exchange.context.vanished()
+
+    def _answer_here(self, exchange: Exchange, run: Run) -> None:
+        name = run.route.name
+        if name == "livez":
+            exchange.respond(200, _PLAIN, b"ok")
+        elif name == "readyz":
+            ready = self.services.ready
+            exchange.respond(200 if ready else 503, _PLAIN, b"ok" if ready else b"not ready")
+        else:
+            self._answer_models(exchange, run)
+
+    def _answer_models(self, exchange: Exchange, run: Run) -> None:
+        head = cast(Head, exchange.head)
+        dialect = Dialect.ANTHROPIC if b"anthropic-version" in head.fields else Dialect.OPENAI
+        names = list(self.services.backends.models)
+        name = "" if run.route.name == "models" else named_model(head.path, names)
+        if name is None:
+            run.refuse(GatewayError(Reason.MODEL_UNKNOWN, param="model"))
+            return
+        body = model_answer(dialect, name) if name else models_answer(dialect, names)
+        exchange.respond(200, b"content-type: application/json\r\n" + run.about(), body)
+        run.end(200, "", "")
+
+
+def _check_media_type(head: Head) -> None:
+    coding = head.fields.get(b"content-encoding")
+    if coding is not None and coding.lower() != b"identity":
+        raise GatewayError(Reason.CONTENT_CODING)
+    given = head.fields.get(b"content-type", b"")
+    if given == _JSON:
+        return
+    kind, _, parameter = given.lower().replace(b" ", b"").partition(b";")
+    if kind != _JSON or parameter.replace(b'"', b"") not in (b"", b"charset=utf-8"):
+        raise GatewayError(Reason.MEDIA_TYPE)

@@ -1,0 +1,83 @@
+"""What every request of a gateway shares: put together once by the app, handed to each run."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.backends import Backends
+from gateway.compose import Ids
+from gateway.config import Timers
+from gateway.dispatcher import Dispatcher
+from gateway.http.exchange import Exchange
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.log import EventLog
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.record import RequestRecord
+from gateway.tenants import Tenants
+from policies.decisions import Reason
+from policies.types import Band
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Active(Protocol):
+    """A request that counts and has not ended."""
+
+    def check(self, now: float) -> None:
+        """Act on its timers."""
+
+    def interrupt(self, reason: Reason) -> None:
+        """End it because the gateway ends."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Times in `timers` are scaled already; `scale` is for the few that are constants of their module."""
+
+    dispatcher: Dispatcher
+    backends: Backends
+    tenants: Tenants
+    metrics: Metrics
+    access_log: AccessLog
+    events: EventLog
+    timers: Timers
+    scale: float
+    bands: Mapping[str, Band]
+    body_bytes: int
+    tail_bytes: int
+    line_bytes: int
+    forward: tuple[bytes, ...]
+    trusted_proxies: tuple[Network, ...]
+    ids: Ids = field(default_factory=Ids)
+    runs: set[Active] = field(default_factory=set)
+    ready: bool = False
+    refusing: bool = False  # draining, past the lag: whatever is new gets 503
+
+    def report(self, record: RequestRecord) -> None:
+        """A request has ended."""
+        self.metrics.ended(record)
+        if not record.outcome and record.reason:
+            self.metrics.http_refused(record.reason)
+        self.access_log.write(record)
+
+    def client_address(self, exchange: Exchange) -> str:
+        """Whose request it is: the peer, or what a trusted proxy says."""
+        peer = exchange.peer
+        if not self.trusted_proxies or exchange.head is None:
+            return peer
+        claimed = exchange.head.get(b"x-forwarded-for").decode("ascii").rsplit(",", 1)[-1].strip()
+        if not claimed or not self._trusts(peer):
+            return peer
+        return claimed if _is_address(claimed) else peer
+
+    def _trusts(self, peer: str) -> bool:
+        return _is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self.trusted_proxies)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
