@@ -1,9 +1,14 @@
 """The admin listener: an aiohttp server with tight limits, whose handlers end when their client leaves."""
 
+import logging
+
 from aiohttp import web
 
 KEEPALIVE_S = 75.0
 CLOSE_S = 1.0
+LINGER_S = 1.0  # for a body nobody wants, so that its sender reads the answer
+# aiohttp logs a traceback with the bytes of every message it cannot parse, which may be a token.
+_NO_LOG = logging.Logger("forebay.admin", logging.CRITICAL + 1)
 
 
 class Listener:
@@ -24,8 +29,10 @@ async def listen(app: web.Application, host: str, port: int) -> Listener:
         app,
         handler_cancellation=True,
         access_log=None,
+        logger=_NO_LOG,
         keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=CLOSE_S,
+        lingering_time=LINGER_S,
         max_line_size=4096,
         max_field_size=8190,
         max_headers=64,
