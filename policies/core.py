@@ -14,7 +14,7 @@ The same events at the same times give the same decisions, in any process (`fore
 from collections.abc import Sequence
 from random import Random
 
-from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject, Why
+from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.eligibility import GIVEN_UP, eligible, may_go_again
 from policies.events import (
     Arrived,
@@ -33,18 +33,17 @@ from policies.ordering import fcfs
 from policies.saturation import with_room
 from policies.scoring import best
 from policies.state.books import Books
+from policies.state.endings import evict, fail, reject
 from policies.state.invariants import InvariantError, audit
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.state.views import EndpointView, FlowView, Totals
-from policies.types import Band, Endpoint, InferenceRequest, Settings
+from policies.types import Band, InferenceRequest, Settings
 
 __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "Totals"]
 
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
-RETRY_SOON_S = 1.0  # http.md 11
-LONGEST_BACKEND_WAIT_S = 30.0
 FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first token
 FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
 
@@ -54,7 +53,6 @@ class Core:
 
     def __init__(self) -> None:
         self._settings: Settings | None = None
-        self._least_urgent = ""
         self._random = Random(0)
         self._books = Books()
         self._arrivals = 0
@@ -94,11 +92,14 @@ class Core:
             case Bounced():
                 return self._bounced(event, now)
             case EndpointUp():
-                self._endpoint_up(event.endpoint)
+                self._books.endpoint_up(event.endpoint)
+                self._look_everywhere()
             case EndpointDown():
-                self._endpoint_down(event.name)
+                self._books.endpoint_down(event.name)
+                self._look_everywhere()
             case SettingsChanged():
                 self._settings_changed(event.settings)
+                self._look_everywhere()
             case Tick():
                 pass
         return None
@@ -112,50 +113,44 @@ class Core:
         books.received += 1
         pool = books.pools.get(request.model)
         if not settings.admitting:
-            return self._reject(request, pool, Reason.DRAINING, now)
+            return reject(books, request, pool, Reason.DRAINING, now)
         if request.deadline_s <= now:
-            return self._reject(request, pool, Reason.DEADLINE_EXCEEDED, now)
+            return reject(books, request, pool, Reason.DEADLINE_EXCEEDED, now)
         if pool is None or not pool.up:
-            return self._reject(request, pool, Reason.NO_ENDPOINT, now)
-        band = self._band(request.band)
+            return reject(books, request, pool, Reason.NO_ENDPOINT, now)
+        band = settings.bands.get(request.band) or _least_urgent(settings)
         self._arrivals += 1
         ticket = Ticket(request, pool, self._arrivals, request.arrived_s + band.queue_timeout_s)
         if not pool.queued:
-            room = with_room(pool.up, request.prompt_tokens, request.sequences)
+            room = with_room(pool.up, ticket.tokens, ticket.sequences)
             if room:
                 books.tickets[request.id] = ticket
                 return self._dispatch(ticket, room, now)
         reason = self._no_place(ticket, band, now)
         if reason is not None:
-            return self._reject(request, pool, reason, now)
+            return reject(books, request, pool, reason, now)
         books.tickets[request.id] = ticket
         looked_at = not pool.queued
-        if self._enqueue(ticket) and not looked_at:
+        if books.enqueue(ticket) and not looked_at:
             self._touch(pool)
         return None
 
     def _no_place(self, ticket: Ticket, band: Band, now: float) -> Reason | None:
         """Why this one may not join the queue."""
-        books, settings = self._books, self._current
+        settings = self._current
         if not settings.queueing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if (
-            books.queued >= settings.max_queued
-            or books.queued_bytes + ticket.request.body_bytes > settings.max_queued_bytes
-            or books.queued_in_band.get(ticket.request.band, 0) >= band.max_queued
-        ):
-            return Reason.OVERLOADED
-        return None
+        return Reason.OVERLOADED if self._books.full(ticket.request, band, settings) else None
 
     def _first_token(self, event: FirstToken, now: float) -> None:
-        ticket, attempt = self._open(event.request_id, event.attempt)
+        ticket, attempt = self._books.find(event.request_id, event.attempt)
         if ticket is None or attempt is None or attempt.answered:
             return
         attempt.answered = True
         if ticket.request.streamed:
-            attempt.load.learn(ticket.request.prompt_tokens, attempt.sent_s, now)
+            attempt.load.learn(ticket.tokens, attempt.sent_s, now)
         self._prefilled(ticket, attempt)
 
     def _prefilled(self, ticket: Ticket, attempt: Attempt) -> None:
@@ -164,7 +159,7 @@ class Core:
             self._freed(attempt.load)
 
     def _finished(self, event: Finished) -> None:
-        ticket, attempt = self._open(event.request_id, event.attempt)
+        ticket, attempt = self._books.find(event.request_id, event.attempt)
         if ticket is None or attempt is None:
             return
         if event.outcome is Outcome.COMPLETED:
@@ -186,52 +181,28 @@ class Core:
         del self._books.tickets[request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
-        ticket, attempt = self._open(event.request_id, event.attempt)
+        ticket, attempt = self._books.find(event.request_id, event.attempt)
         if ticket is None or attempt is None:
             return None
         self._close(ticket, attempt)
-        ticket.tried += (attempt.load.name,)
-        ticket.causes += (event.cause,)
-        if event.retry_after_s is not None:
-            known_s = ticket.retry_after_s
-            ticket.retry_after_s = event.retry_after_s if known_s is None else min(known_s, event.retry_after_s)
+        ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
-            return self._fail(ticket, Reason.DEADLINE_EXCEEDED, now)
+            return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
         if not may_go_again(ticket, event.cause, now, self._current.max_attempts):
-            return self._fail(ticket, GIVEN_UP[event.cause], now)
-        ticket.expires_s += now - attempt.sent_s  # what it spent on an endpoint it has not waited here
-        if self._enqueue(ticket):
+            return fail(self._books, ticket, GIVEN_UP[event.cause], now)
+        ticket.expires_s += now - attempt.sent_s  # its time on an endpoint was no time in the queue
+        if self._books.enqueue(ticket):
             self._touch(ticket.pool)
         return None
 
-    def _open(self, request_id: str, number: int) -> tuple[Ticket | None, Attempt | None]:
-        """The ticket and its attempt, while just that attempt is open."""
-        ticket = self._books.tickets.get(request_id)
-        if ticket is None or ticket.attempt is None or ticket.attempt.number != number:
-            return None, None
-        return ticket, ticket.attempt
-
     def _close(self, ticket: Ticket, attempt: Attempt) -> None:
-        self._books.timers.cancel(ticket)
-        ticket.attempt = None
-        attempt.close()
-        load = attempt.load
-        self._freed(load)
-        if not load.up and not load.attempts:
-            del self._books.loads[load.name]
+        self._books.close(ticket, attempt)
+        self._freed(attempt.load)
 
     # ---- the queue
 
-    def _enqueue(self, ticket: Ticket) -> bool:
-        """True when it is a head now."""
-        self._books.count_queued(ticket, 1)
-        self._books.timers.set(ticket, min(ticket.expires_s, ticket.request.deadline_s))
-        return ticket.pool.push(ticket)
-
     def _dequeue(self, ticket: Ticket) -> None:
-        self._books.count_queued(ticket, -1)
-        self._books.timers.cancel(ticket)
-        if ticket.pool.remove(ticket) and ticket.pool.queued:
+        if self._books.dequeue(ticket):
             self._touch(ticket.pool)
 
     def _touch(self, pool: PoolQueue) -> None:
@@ -276,8 +247,8 @@ class Core:
             sequences=load.sequences,
         )
         number = len(ticket.tried) + 1
-        ticket.attempt = attempt = Attempt(load, number, request.prompt_tokens, request.sequences, now)
-        pool.drain.add(request.prompt_tokens, now)
+        ticket.attempt = attempt = Attempt(load, number, ticket.tokens, ticket.sequences, now)
+        pool.drain.add(ticket.tokens, now)
         if attempt.prefill_tokens:
             slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if request.streamed else 1.0)
             self._books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)
@@ -302,97 +273,37 @@ class Core:
             return Reason.NO_ENDPOINT
         return Reason.QUEUE_TIMEOUT
 
-    # ---- the ends
-
-    def _reject(self, request: InferenceRequest, pool: PoolQueue | None, reason: Reason, now: float) -> Reject:
-        self._books.rejected += 1
-        wait_s = _retry_after(reason, pool, now)
-        return Reject(request_id=request.id, reason=reason, retry_after_s=wait_s, why=_why(request, pool, now))
-
-    def _evict(self, ticket: Ticket, reason: Reason, now: float) -> Evict:
-        request, pool = ticket.request, ticket.pool
-        wait_s, why = _retry_after(reason, pool, now), _why(request, pool, now)
-        self._books.expired += 1
+    def _evict(self, ticket: Ticket, reason: Reason, now: float) -> Decision:
+        evicted = evict(self._books, ticket, reason, now)
         self._dequeue(ticket)
-        del self._books.tickets[request.id]
-        return Evict(request_id=request.id, reason=reason, retry_after_s=wait_s, why=why)
+        return evicted
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:
-        queued = [ticket for ticket in self._books.tickets.values() if ticket.lane is not None]
+        queued = [ticket for pool in self._books.pools.values() for ticket in pool.waiting()]
         out.extend(self._evict(ticket, Reason.DRAINING, now) for ticket in queued)
         self._serve(now, out)
 
-    def _fail(self, ticket: Ticket, reason: Reason, now: float) -> Fail:
-        request = ticket.request
-        wait_s = _retry_after(reason, ticket.pool, now)
-        if reason is Reason.BACKEND_SATURATED and ticket.retry_after_s is not None:
-            wait_s = min(LONGEST_BACKEND_WAIT_S, max(RETRY_SOON_S, ticket.retry_after_s))
-        self._books.failed += 1
-        del self._books.tickets[request.id]
-        return Fail(request_id=request.id, reason=reason, retry_after_s=wait_s, why=_why(request, ticket.pool, now))
-
     # ---- endpoints and settings
 
-    def _endpoint_up(self, endpoint: Endpoint) -> None:
-        load = self._books.loads.get(endpoint.name)
-        if load is None:
-            load = self._books.loads[endpoint.name] = Load(endpoint)
-        else:
-            load.bound(endpoint)
-        load.up = True
-        self._wire()
-
-    def _endpoint_down(self, name: str) -> None:
-        load = self._books.loads.get(name)
-        if load is None:
-            return
-        load.up = False
-        if not load.attempts:
-            del self._books.loads[name]
-        self._wire()
-
     def _settings_changed(self, settings: Settings) -> None:
+        if not settings.bands:
+            raise InvariantError("settings without a band")
         if self._settings is None or self._settings.seed != settings.seed:
             self._random = Random(settings.seed)
         self._settings = settings
-        self._least_urgent = max(settings.bands.values(), key=lambda band: band.rank).name
-        pools = self._books.pools
-        firsts: dict[str, str] = {}
-        for pool in settings.pools.values():
-            firsts.setdefault(pool.model, pool.name)
-        for model, name in firsts.items():
-            if model in pools:
-                pools[model].name = name
-            else:
-                pools[model] = PoolQueue(model, name, DRAIN_WINDOW_S * settings.timer_scale)
-        self._wire()
+        self._books.change_pools(settings.pools.values(), DRAIN_WINDOW_S * settings.timer_scale)
 
-    def _wire(self) -> None:
-        """Tell pools and endpoints of each other, and look at all of them."""
-        pools = self._books.pools
-        model_of = {pool.name: pool.model for pool in self._current.pools.values()}
-        for queue in pools.values():
-            queue.up = []
-        for load in self._books.loads.values():
-            names = load.endpoint.pools if load.up else ()
-            models = dict.fromkeys(model_of[name] for name in names if name in model_of)
-            load.pools = tuple(pools[model] for model in models)
-            for queue in load.pools:
-                queue.up.append(load)
-        for queue in pools.values():
-            if queue.queued:
-                self._touch(queue)
+    def _look_everywhere(self) -> None:
+        """Endpoints, bounds or pools are others now."""
+        for pool in self._books.pools.values():
+            if pool.queued:
+                self._touch(pool)
 
     @property
     def _current(self) -> Settings:
         if self._settings is None:
             raise InvariantError("the first event must be SettingsChanged")
         return self._settings
-
-    def _band(self, name: str) -> Band:
-        """The band of that name; the least urgent one when the operator has just removed it."""
-        bands = self._current.bands
-        return bands.get(name) or bands[self._least_urgent]
 
     # ---- out
 
@@ -418,8 +329,7 @@ class Core:
 
 def _first_fit(pool: PoolQueue, loads: Sequence[Load]) -> tuple[Ticket, list[Load]] | None:
     for ticket in fcfs(pool.heads()):
-        request = ticket.request
-        room = with_room(eligible(loads, ticket.tried), request.prompt_tokens, request.sequences)
+        room = with_room(eligible(loads, ticket.tried), ticket.tokens, ticket.sequences)
         if room:
             return ticket, room
         # What an older one waits for is not given to a younger one: that may use only what the older one may not.
@@ -429,16 +339,6 @@ def _first_fit(pool: PoolQueue, loads: Sequence[Load]) -> tuple[Ticket, list[Loa
     return None
 
 
-def _retry_after(reason: Reason, pool: PoolQueue | None, now: float) -> float | None:
-    match reason:
-        case Reason.DEADLINE_EXCEEDED:
-            return None
-        case Reason.OVERLOADED | Reason.QUEUE_TIMEOUT if pool is not None:
-            return pool.drain.wait_s(pool.queued_tokens, now)
-        case _:
-            return RETRY_SOON_S
-
-
-def _why(request: InferenceRequest, pool: PoolQueue | None, now: float) -> Why:
-    queued = pool.queued if pool is not None else 0
-    return Why(pool=pool.name if pool is not None else "", waited_s=now - request.arrived_s, queued=queued)
+def _least_urgent(settings: Settings) -> Band:
+    """For a request whose band the operator has just removed."""
+    return max(settings.bands.values(), key=lambda band: band.rank)

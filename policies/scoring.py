@@ -4,23 +4,24 @@ Equal ones are drawn from: always taking the first sends a burst to one endpoint
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
 
 from policies.state.ledger import Load
 
+_sequences = attrgetter("sequences")
+
 
 def best(loads: Sequence[Load], random: Random) -> Load:
     """The best of at least one."""
-    if len(loads) == 1:
-        return loads[0]
-    least_s, fewest = float("inf"), 0
-    ties: list[Load] = []
-    for load in loads:
-        wait_s = load.prefill_tokens / load.speed
-        if wait_s > least_s or (wait_s == least_s and load.sequences > fewest):
-            continue
-        if wait_s == least_s and load.sequences == fewest:
-            ties.append(load)
-        else:
-            least_s, fewest, ties = wait_s, load.sequences, [load]
+    ties = [load for load in loads if not load.prefill_tokens] or _soonest(loads)
+    if len(ties) > 1:
+        fewest = min(map(_sequences, ties))
+        ties = [load for load in ties if load.sequences == fewest]
     return ties[0] if len(ties) == 1 else ties[int(random.random() * len(ties))]
+
+
+def _soonest(loads: Sequence[Load]) -> list[Load]:
+    waits_s = [load.prefill_tokens / load.speed for load in loads]
+    least_s = min(waits_s)
+    return [load for load, wait_s in zip(loads, waits_s, strict=True) if wait_s == least_s]

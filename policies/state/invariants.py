@@ -44,7 +44,7 @@ def _queue(books: Books, pool: PoolQueue) -> None:
     waiting = [ticket for ticket in books.tickets.values() if ticket.lane is not None and ticket.pool is pool]
     _equal(f"pool {pool.name} queued", len(waiting), pool.queued)
     _equal(f"pool {pool.name} bytes", sum(ticket.request.body_bytes for ticket in waiting), pool.queued_bytes)
-    _equal(f"pool {pool.name} tokens", sum(ticket.request.prompt_tokens for ticket in waiting), pool.queued_tokens)
+    _equal(f"pool {pool.name} tokens", sum(ticket.tokens for ticket in waiting), pool.queued_tokens)
     found = 0
     for key, flow in pool.flows.items():
         mine = [ticket for ticket in waiting if (ticket.request.tenant, ticket.request.band) == key]

@@ -41,7 +41,7 @@ class Load:
         self.prefill_tokens = 0
         self.kv_tokens = 0
         self.first_token_s = 0.0  # the last one seen here
-        self.speed = endpoint.prefill_tokens_per_s
+        self.speed = max(1.0, endpoint.prefill_tokens_per_s)
         self.pools: tuple[PoolQueue, ...] = ()  # the queues it serves; none while it is down
         self.up = False
         self.endpoint = endpoint
@@ -50,7 +50,7 @@ class Load:
     def bound(self, endpoint: Endpoint) -> None:
         """Take new bounds. What was learned stays, unless the operator now says another speed."""
         if endpoint.prefill_tokens_per_s != self.endpoint.prefill_tokens_per_s:
-            self.speed = endpoint.prefill_tokens_per_s
+            self.speed = max(1.0, endpoint.prefill_tokens_per_s)
         self.endpoint = endpoint
         self.room_seqs = endpoint.max_seqs - (MARGIN_SEQS if endpoint.max_seqs >= MARGIN_FROM_SEQS else 0)
         self.max_prefill_tokens = endpoint.max_prefill_tokens

@@ -136,6 +136,11 @@ class PoolQueue:
         """The first of every lane."""
         return [lane.heap[0][1] for flow in self.flows.values() for lane in flow.lanes.values()]
 
+    def waiting(self) -> list[Ticket]:
+        """Everybody, flow by flow."""
+        lanes = [lane for flow in self.flows.values() for lane in flow.lanes.values()]
+        return [ticket for lane in lanes for _, ticket in sorted(lane.heap) if ticket.lane is lane]
+
     def views(self) -> list[FlowView]:
         return [
             FlowView(
@@ -155,4 +160,4 @@ class PoolQueue:
         flow.queued_bytes += size
         self.queued += sign
         self.queued_bytes += size
-        self.queued_tokens += sign * ticket.request.prompt_tokens
+        self.queued_tokens += sign * ticket.tokens

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Ticket:
     """Queued while it has a `lane`, in flight while it has an `attempt`; with neither it has ended.
 
-    `order` is its place in the line of arrivals. It stands in the queue until `expires_s` at most.
+    `order` is its place in the line of arrivals. It stands in the queue until `expires_s` at most. `tokens` of prompt
+    and `sequences` are what it takes of an endpoint.
     """
 
     __slots__ = (
@@ -27,7 +28,9 @@ class Ticket:
         "pool",
         "request",
         "retry_after_s",
+        "sequences",
         "timer",
+        "tokens",
         "tried",
     )
 
@@ -36,9 +39,19 @@ class Ticket:
         self.pool = pool
         self.order = order
         self.expires_s = expires_s
+        self.tokens = max(0, request.prompt_tokens)
+        self.sequences = max(1, request.sequences)
         self.lane: Lane | None = None
         self.attempt: Attempt | None = None
         self.timer = 0  # number of its valid entry in Timers; 0 = none
         self.tried: tuple[str, ...] = ()  # endpoints it came back from, and why
         self.causes: tuple[Cause, ...] = ()
         self.retry_after_s: float | None = None  # the shortest wait its engines asked for
+
+    def came_back(self, endpoint: str, cause: Cause, retry_after_s: float | None) -> None:
+        """An attempt ended without an answer."""
+        self.tried += (endpoint,)
+        self.causes += (cause,)
+        if retry_after_s is not None:
+            known_s = self.retry_after_s
+            self.retry_after_s = retry_after_s if known_s is None else min(known_s, retry_after_s)
