@@ -47,8 +47,10 @@ class Launch:
 
 
 def config(urls: Sequence[str], **changes: Any) -> dict[str, Any]:
-    """A small fleet over `urls`, all of model `m`; `changes` is merged in, section by section."""
-    endpoints = [{"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main"]} for at, url in enumerate(urls)]
+    """A small fleet over `urls`: model `m`, and `emb` for the prefill routes; `changes` is merged in, section by section."""
+    endpoints = [
+        {"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main", "emb"]} for at, url in enumerate(urls)
+    ]
     made: dict[str, Any] = {
         "version": 1,
         "listen": {"host": "127.0.0.1"},
@@ -56,8 +58,8 @@ def config(urls: Sequence[str], **changes: Any) -> dict[str, Any]:
             "host": "127.0.0.1",
             "tokens": [{"id": "kit", "sha256": hashlib.sha256(ADMIN_TOKEN.encode()).hexdigest(), "role": "operate"}],
         },
-        "models": {"m": {"context_tokens": 131072}},
-        "pools": {"main": {"model": "m"}},
+        "models": {"m": {"context_tokens": 131072}, "emb": {"context_tokens": 131072, "kind": "embedding"}},
+        "pools": {"main": {"model": "m"}, "emb": {"model": "emb"}},
         "endpoints": endpoints,
         "upstream": {"probe_s": 2},
         "timeouts": {"scale": 0.1},

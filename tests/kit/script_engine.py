@@ -88,6 +88,8 @@ class ScriptEngine:
         self.active = 0
         self.peak = 0
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._fillers: list[socket.socket] = []
 
     @property
     def url(self) -> str:
@@ -95,8 +97,9 @@ class ScriptEngine:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, reuse_address=True)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=2048)
+        self.port = self._listener.getsockname()[1]
+        self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener)
 
     def stop_listening(self) -> None:
         """New connections are refused; open ones stay."""
@@ -104,12 +107,25 @@ class ScriptEngine:
             self._server.close()
             self._server = None
 
+    def jam(self) -> None:
+        """Accept no more, and fill the backlog: from now on a connect to this port hangs, as to a frozen machine."""
+        assert self._listener is not None
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.listen(0)
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", self.port))
+            self._fillers.append(filler)
+
     def drop_connections(self, how: End = RST) -> None:
         for connection in list(self.open_connections):
             connection.end(how)
 
     async def stop(self) -> None:
         self.stop_listening()
+        for filler in self._fillers:
+            filler.close()
         tasks = [connection.task for connection in self.open_connections if connection.task is not None]
         self.drop_connections()
         for task in tasks:

@@ -111,3 +111,10 @@ def test_dechunk_needs_the_whole_message(trailer: bytes) -> None:
     data = wire.chunk(b"abc") + wire.chunk(b"de") + b"0\r\n" + trailer + b"\r\n"
     assert wire.dechunk(data + b"rest") == (b"abcde", len(data))
     assert all(wire.dechunk(data[:cut]) == (None, 0) for cut in range(len(data)))
+
+
+async def test_a_jammed_engine_lets_connects_hang() -> None:
+    async with ScriptEngine() as engine:
+        engine.jam()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connect(engine.port), 0.3)
