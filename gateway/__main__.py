@@ -53,7 +53,7 @@ def application(asked: str) -> typer.Typer:
         elif entry.name == asked:
             _join(app, entry)
         else:
-            app.command(entry.name, help=_summary(entry))(_not_loaded)
+            app.command(entry.name, help=None if asked else _summary(entry))(_not_loaded)
     return app
 
 
@@ -91,9 +91,7 @@ def serve(
 
 @config_app.command("check")
 def config_check(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The configuration.", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The configuration.", show_default=False)] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="The same.", show_default=False)
     ] = None,
@@ -182,7 +180,9 @@ def _summary(entry: EntryPoint) -> str:
     """The first line of a command's docstring, read from its source without running it."""
     try:
         spec = find_spec(entry.module)  # imports the package around it, not the module
-        tree = ast.parse(Path(spec.origin).read_bytes() if spec and spec.origin else b"")
+        if spec is None or spec.origin is None:
+            return f"(cannot be loaded: no module {entry.module})"
+        tree = ast.parse(Path(spec.origin).read_bytes())
     except (ImportError, OSError, SyntaxError, ValueError) as error:
         return f"(cannot be loaded: {error})"
     for statement in tree.body:

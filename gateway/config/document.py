@@ -113,8 +113,7 @@ def parse(text: str) -> Document:
         place = Place(line=before.count("\n") + 1, column=len(before) - before.rfind("\n"))
         raise Unreadable(place, f"not YAML: {error.reason}", builder.problems) from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(line=mark.line + 1, column=mark.column + 1) if mark else Place(line=1, column=1)
+        place = _within(text, error.problem_mark or error.context_mark)
         detail = f"{error.context}, {error.problem}" if error.context else error.problem
         raise Unreadable(place, f"not YAML: {detail}", builder.problems) from None
     return Document(root=root, problems=tuple(builder.problems), unknown=frozenset(builder.unknown))
@@ -209,6 +208,14 @@ class _Builder:
 
     def _complain(self, place: Place, path: Path, message: str) -> None:
         self.problems.append((place, Problem(path=path, message=message)))
+
+
+def _within(text: str, mark: Any) -> Place:
+    """The place of a mark; libyaml's can lie behind the end of the text, then it is the end."""
+    lines = text.split("\n")
+    if mark is None or mark.line >= len(lines):
+        return Place(line=len(lines), column=len(lines[-1]) + 1)
+    return Place(line=mark.line + 1, column=mark.column + 1)
 
 
 def _place(event: Any) -> Place:

@@ -170,7 +170,9 @@ class EngineUrl(Kind):
             raise ValueError("must not hold a user name or password")
         if not mark or scheme.lower() not in ("http", "https"):
             raise ValueError(f"must begin with http:// or https://, not {shown(value)}{_no_reference(value)}")
-        if path or "?" in rest or "#" in rest:
+        if "?" in rest or "#" in rest:
+            raise ValueError("must end after the port: no query, no fragment")
+        if path:
             raise ValueError(f"must end after the port: paths come from the route table, not {shown(slash + path)}")
         if url_parts(value) is None:
             raise ValueError(f"must be a URL like http://10.0.0.11:8000, not {shown(value)}{_no_reference(value)}")

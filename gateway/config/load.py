@@ -4,7 +4,7 @@ Form (document.py), fields (pydantic, with the kinds of kinds.py) and contradict
 the other over the same tree; what each finds is put in the order of the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -49,11 +49,10 @@ def read(text: str, file: str, environ: Mapping[str, str]) -> Loaded:
         whole = (error.place, Problem(path=(), message=error.message))
         raise ConfigErrors(_error(file, place, problem) for place, problem in [*error.problems, whole]) from None
     plain = document.root.plain()
-    config, field_problems = _validate(plain, environ)
-    found = list(document.problems)
-    for problem in [*field_problems, *contradictions(plain)]:
-        if not _never_learned(problem.path, document):
-            found.append((document.root.locate(problem.path, problem.at_key), problem))
+    config, problems = _validate(plain, environ)
+    wrong = {problem.path for problem in problems}
+    problems += [problem for problem in contradictions(plain) if problem.path not in wrong]
+    found = [*document.problems, *_placed(problems, document)]
     if found or config is None:
         raise ConfigErrors(_error(file, place, problem) for place, problem in found)
     return Loaded(file=file, document=document, config=config)
@@ -83,6 +82,12 @@ def _unreadable(path: FilePath, message: str) -> ConfigErrors:
 def _error(file: str, place: Place, problem: Problem) -> ConfigError:
     path = written(problem.path)
     return ConfigError(file=file, line=place.line, column=place.column, path=path, message=problem.message)
+
+
+def _placed(problems: list[Problem], document: Document) -> Iterator[tuple[Place, Problem]]:
+    for problem in problems:
+        if not _never_learned(problem.path, document):
+            yield document.root.locate(problem.path, problem.at_key), problem
 
 
 def _never_learned(path: Path, document: Document) -> bool:

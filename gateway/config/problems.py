@@ -53,7 +53,7 @@ def written(path: Path) -> str:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """`; did you mean 'x'?` where something known is close to `word`, else nothing."""
-    close = difflib.get_close_matches(word[:64], known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word[:64], known, n=1, cutoff=0.7)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -1,9 +1,9 @@
 """The whole of forebay.yaml, validated, and what the rest of the program asks of it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config import process
 from gateway.config.fleet import Classes, Endpoint, Isolation, Model, Pool
@@ -14,11 +14,12 @@ from policies.settings import settings_from
 from policies.types import Settings
 
 
-def _named(models: Any) -> Any:
-    """`served_as` of a model is its own name unless it says otherwise."""
-    if not isinstance(models, dict):
-        return models
-    return {name: {"served_as": name, **model} if isinstance(model, dict) else model for name, model in models.items()}
+def _served(models: dict[str, Model]) -> dict[str, Model]:
+    """An engine calls a model by its name here, unless `served_as` says otherwise."""
+    return {
+        name: model if model.served_as else model.model_copy(update={"served_as": name})
+        for name, model in models.items()
+    }
 
 
 class Config(Section):
@@ -28,7 +29,7 @@ class Config(Section):
     listen: process.Listen = all_defaults(process.Listen)
     admin: process.Admin = all_defaults(process.Admin)
     isolation: Isolation = all_defaults(Isolation)
-    models: Annotated[dict[ModelName, Model], BeforeValidator(_named), BeforeValidator(not_empty)] = Field(
+    models: Annotated[dict[ModelName, Model], BeforeValidator(not_empty), AfterValidator(_served)] = Field(
         description="Models by the name clients use.",
         json_schema_extra={"minProperties": 1, "additionalProperties": False},
     )

@@ -1,0 +1,86 @@
+"""Plain values to Settings: what a journal carries comes back the same, and nothing wrong gets through."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from policies.settings import SettingsError, settings_from
+from policies.types import Band, Pool
+
+PLAIN: dict[str, Any] = {
+    "pools": {"p": {"name": "p", "model": "m"}},
+    "bands": {
+        "critical": {"name": "critical", "rank": 0, "queue_timeout_s": 30, "max_queued": 512},
+        "batch": {"name": "batch", "rank": 3, "queue_timeout_s": 300.5, "max_queued": 5000},
+    },
+    "max_queued": 10000,
+    "max_queued_bytes": 2**29,
+    "max_attempts": 2,
+    "seed": 2**62,
+}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """PLAIN with the value at a dotted path replaced or added."""
+    plain: dict[str, Any] = json.loads(json.dumps(PLAIN))
+    *steps, last = path.split(".")
+    inner = plain
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return plain
+
+
+def test_plain_values_become_settings() -> None:
+    settings = settings_from(PLAIN)
+    assert settings.pools == {"p": Pool(name="p", model="m")}
+    assert settings.bands["batch"] == Band(name="batch", rank=3, queue_timeout_s=300.5, max_queued=5000)
+    assert (settings.seed, settings.timer_scale, settings.admitting, settings.queueing) == (2**62, 1.0, True, True)
+
+
+def test_settings_written_to_a_journal_come_back_the_same() -> None:
+    settings = settings_from({**PLAIN, "timer_scale": 0.05, "admitting": False, "queueing": False})
+    assert settings_from(json.loads(json.dumps(dataclasses.asdict(settings)))) == settings
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("max_queud", 5, "max_queud: Unexpected keyword argument"),
+        ("pools.p.max_total_tokens", 5, "pools.p.max_total_tokens: Unexpected keyword argument"),
+        ("bands.batch.reserved", 0.5, "bands.batch.reserved: Unexpected keyword argument"),
+        ("max_attempts", "2", "max_attempts: Input should be a valid integer"),
+        ("max_attempts", True, "max_attempts: Input should be a valid integer"),
+        ("max_attempts", 0, "max_attempts: must be positive"),
+        ("max_queued", -1, "max_queued: must be positive"),
+        ("timer_scale", 0, "timer_scale: must be positive"),
+        ("timer_scale", float("nan"), "timer_scale: Input should be a finite number"),
+        ("bands.batch.queue_timeout_s", float("inf"), "bands.batch.queue_timeout_s: Input should be a finite number"),
+        ("bands.batch.queue_timeout_s", 0, "bands.batch: queue_timeout_s and max_queued must be positive"),
+        ("bands.batch.rank", 0, "bands: two with the same rank"),
+        ("bands.batch.name", "late", "bands.batch.name: is 'late'"),
+        ("pools.p.name", "q", "pools.p.name: is 'q'"),
+        ("pools", [], "pools: Input should be an object"),
+        ("seed", b"x", "not plain values"),
+    ],
+)
+def test_wrong_settings_are_refused_by_name(path: str, value: object, said: str) -> None:
+    plain = {**PLAIN, path: value} if isinstance(value, bytes) else changed(path, value)
+    with pytest.raises(SettingsError) as caught:
+        settings_from(plain)
+    assert said in str(caught.value)
+
+
+def test_every_error_is_named_at_once() -> None:
+    plain = changed("max_attempts", 0)
+    plain["pools"]["p"]["name"] = "q"
+    with pytest.raises(SettingsError, match=r"pools\.p\.name: is 'q'; max_attempts: must be positive"):
+        settings_from(plain)
+
+
+def test_a_missing_field_is_an_error() -> None:
+    plain = {name: value for name, value in PLAIN.items() if name != "seed"}
+    with pytest.raises(SettingsError, match="seed"):
+        settings_from(plain)
