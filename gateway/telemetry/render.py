@@ -5,6 +5,7 @@ prometheus.io/docs/instrumenting/exposition_formats.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from gateway.telemetry.families import Family
 
@@ -56,6 +57,7 @@ def _histogram_lines(family: Family, pairs: str, state: HistogramState) -> Itera
     yield f'{head}"+Inf"}} {below}\n{family.name}_sum{tail} {total!r}\n{family.name}_count{tail} {below}\n'
 
 
+@lru_cache(maxsize=32_768)  # the labels of a series are the same at every scrape; beyond this many only speed is lost
 def _pairs(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     return ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True)])
 
