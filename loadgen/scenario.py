@@ -44,7 +44,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One source of requests. `input` counts the request's own tokens; a shared prefix comes on top of it."""
+    """One source of requests. `input` counts the user's own tokens; a shared prefix comes on top of it."""
 
     name: str
     priority: str

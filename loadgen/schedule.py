@@ -18,7 +18,7 @@ import msgspec
 
 from loadgen.scenario import Prefix, Scenario, Tenant
 from loadgen.workload.lengths import tokens
-from loadgen.workload.prompts import Block
+from loadgen.workload.prompts import Block, prompt_tokens
 
 VERSION = 1
 
@@ -26,7 +26,7 @@ VERSION = 1
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """One request to come: `t` seconds after the start, what it asks, and when its client leaves (None: never).
 
-    `input_tokens` is the whole planned prompt without the template's role marks. `measured` False is warm-up.
+    `input_tokens` is the whole planned prompt as the engine will count it. `measured` False is warm-up.
     """
 
     id: int
@@ -107,7 +107,7 @@ def _of_tenant(scenario: Scenario, tenant: Tenant, seed: int) -> Iterator[Planne
             t=t,
             tenant=tenant.name,
             priority=tenant.priority,
-            input_tokens=user.tokens + (system.tokens if system else 0),
+            input_tokens=prompt_tokens(system, user),
             output_tokens=tokens(tenant.output, streams["output"]),
             max_tokens=tokens(tenant.max_tokens, streams["cap"]) if tenant.max_tokens else None,
             cancel_after_s=_leaves(tenant, streams["cancel"]),

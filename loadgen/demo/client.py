@@ -16,7 +16,7 @@ from loadgen import tasks
 from loadgen.demo.answer import Answer, reason_of, refused
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
-from loadgen.workload.prompts import Prose, marker
+from loadgen.workload.prompts import Prose, messages
 
 PATH = "/v1/chat/completions"
 LEAD_S = 0.25  # from calling `run` to time 0 of the schedule
@@ -134,12 +134,10 @@ class Client:
         return answer.end()
 
     def _body(self, planned: Planned, prose: Prose) -> bytes:
-        messages = [{"role": "user", "content": prose.text(planned.user) + marker(planned.output_tokens)}]
-        if planned.system is not None:
-            messages.insert(0, {"role": "system", "content": prose.text(planned.system)})
+        said = messages(prose, planned.system, planned.user, planned.output_tokens)
         cap = {} if planned.max_tokens is None else {"max_tokens": planned.max_tokens}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode({"model": self._model, "messages": messages, **stream, **cap})
+        return msgspec.json.encode({"model": self._model, "messages": said, **stream, **cap})
 
 
 def _sample(planned: Planned) -> Sample:

@@ -4,6 +4,7 @@ Every process offers its exact rate: N = round(rate x time) requests, whatever t
 requests come and never in how many (loadgen.md 4.2; vllm bench serve rescales its gaps with the same aim).
 """
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
@@ -53,5 +54,6 @@ Arrivals = Constant | Poisson | Gamma
 
 def _rescaled(gaps: Sequence[float], seconds: float) -> list[float]:
     """The points between consecutive `gaps`, stretched so that all gaps together are `seconds` long."""
-    scale = seconds / sum(gaps)
-    return [point * scale for point in accumulate(gaps[:-1])]
+    scale = seconds / (sum(gaps) or 1.0)
+    last = math.nextafter(seconds, 0.0)  # rounding must not put anything at the very end
+    return [min(point * scale, last) for point in accumulate(gaps[:-1])]

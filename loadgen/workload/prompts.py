@@ -13,6 +13,7 @@ import msgspec
 
 TOKEN_BYTES = 4
 TAG_TOKENS = 4
+MARK_TOKENS = 1
 _WORDS = (
     "the and for are but not you all any can had her was one our out day get has him his how man new now old see two "
     "way who boy did its let put say she too use air big cat dog end far few got hot job key law lot low map may men "
@@ -49,6 +50,19 @@ class Prose:
         copies = -(-(start + words) // _BOOK_WORDS)
         book = self._book if copies == 1 else self._book * copies
         return book[start * TOKEN_BYTES : (start + words) * TOKEN_BYTES]
+
+
+def prompt_tokens(system: Block | None, user: Block) -> int:
+    """What the simulated engine counts for this prompt: texts, a role mark for each, and the mark of the answer."""
+    return user.tokens + (system.tokens + MARK_TOKENS if system else 0) + 2 * MARK_TOKENS
+
+
+def messages(prose: Prose, system: Block | None, user: Block, output_tokens: int) -> list[dict[str, str]]:
+    """The prompt as chat messages. The user's text ends with a marker that sets the length of the answer."""
+    mark = marker(output_tokens)
+    own = msgspec.structs.replace(user, tokens=max(0, user.tokens - len(mark) // TOKEN_BYTES))
+    said = [{"role": "user", "content": prose.text(own) + mark}]
+    return [{"role": "system", "content": prose.text(system)}, *said] if system else said
 
 
 def marker(output_tokens: int) -> str:

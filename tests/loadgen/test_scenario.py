@@ -1,0 +1,94 @@
+"""The scenario loader is strict, and the demo's scenario says what the documentation says."""
+
+import re
+
+import pytest
+
+from loadgen.scenario import ScenarioError, load, seconds, standard
+
+GOOD = """
+version: 1
+name: small
+seed: 7
+warmup: 500ms
+duration: 10s
+slo: {ttft: {base_ms: 400}, tpot_ms: 100, stall_ms: 400}
+prefixes: {sys: {count: 20, tokens: 800, zipf: 1.1}}
+tenants:
+  - name: chat
+    priority: interactive
+    arrivals: {kind: gamma, rate: 8.8, cv: 1.5}
+    input: {kind: lognormal, median: 600, sigma: 0.8, min: 30, max: 3999}
+    output: {kind: fixed, value: 20}
+    prompt: {prefix: sys}
+"""
+
+
+def test_a_scenario_reads_as_written() -> None:
+    scenario = load(GOOD)
+    assert (scenario.warmup_s, scenario.duration_s, scenario.rate) == (0.5, 10, 8.8)
+    assert scenario.tenants[0].cancel is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seed: 7", "seed: 7\nsed: 8", "sed"),
+        ("seed: 7", "seed: seven", r"\$\.seed"),
+        ("cv: 1.5", "cv: 1.5, tail: 3", "tail"),
+        ("cv: 1.5", "cv: 0", r"tenants\[0\]\.arrivals\.cv"),
+        ("rate: 8.8", "rate: -1", r"arrivals\.rate"),
+        ("kind: gamma", "kind: gauss", "gauss"),
+        ("zipf: 1.1", "zips: 1.1", "zips"),
+        ("prefix: sys", "prefix: other", "no prefix is called other"),
+        ("warmup: 500ms", "warmup: 500", "warmup"),
+        ("warmup: 500ms", "warmup: 5h", "warmup"),
+        ("version: 1", "version: 2", "version"),
+        ("base_ms: 400", "base_s: 400", "base"),
+        ("name: small", "name: [", "expected"),
+        ("priority: interactive", "prio: interactive", "prio"),
+    ],
+)
+def test_what_is_wrong_is_refused_and_named(old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ScenarioError) as caught:
+        load(GOOD.replace(old, new, 1))
+    assert re.search(said, str(caught.value)), str(caught.value)
+
+
+def test_two_tenants_of_one_name_are_refused() -> None:
+    tenant = GOOD[GOOD.index("  - name: chat") :]
+    with pytest.raises(ScenarioError, match="its own name"):
+        load(GOOD + tenant)
+
+
+@pytest.mark.parametrize(("text", "value"), [("500ms", 0.5), ("30s", 30), ("1.5s", 1.5), ("10m", 600)])
+def test_durations_carry_their_unit(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+def test_the_demo_offers_eight_requests_a_second_in_three_classes_under_the_standard_slo() -> None:
+    demo = standard("demo")
+    assert demo.rate == pytest.approx(8.0)
+    assert {tenant.priority for tenant in demo.tenants} == {"interactive", "standard", "batch"}
+    assert (demo.slo.ttft.base_ms, demo.slo.ttft.per_token_ms, demo.slo.ttft.free_tokens) == (400, 0.25, 2048)
+    assert (demo.slo.tpot_ms, demo.slo.stall_ms) == (100, 400)
+
+
+def test_every_demo_request_fits_the_engines_context() -> None:
+    for tenant in standard("demo").tenants:
+        assert tenant.input.max + 320 + 4 + tenant.output.max <= 32768  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(6, 0.6), (20, 2), (60, 5), (600, 5)])
+def test_a_tenth_of_the_time_is_warm_up_and_five_seconds_at_most(total: float, warmup: float) -> None:
+    lasting = standard("demo").lasting(total)
+    assert lasting.warmup_s == pytest.approx(warmup)
+    assert lasting.warmup_s + lasting.duration_s == pytest.approx(total)
+
+
+def test_a_rate_keeps_the_mix() -> None:
+    demo = standard("demo")
+    faster = demo.at_rate(16)
+    assert faster.rate == pytest.approx(16)
+    assert [t.arrivals.rate / 2 for t in faster.tenants] == pytest.approx([t.arrivals.rate for t in demo.tenants])

@@ -1,0 +1,97 @@
+"""A schedule is a function of (scenario, seed): everything random is decided in it, each purpose by its own stream."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadgen.scenario import Scenario, standard
+from loadgen.schedule import Schedule, build
+
+DEMO = standard("demo").lasting(60)
+
+
+def without(scenario: Scenario, name: str) -> Scenario:
+    return msgspec.structs.replace(scenario, tenants=tuple(t for t in scenario.tenants if t.name != name))
+
+
+def of(schedule: Schedule, tenant: str) -> list[tuple[float, int, int, float | None]]:
+    rows = [one for one in schedule.requests if one.tenant == tenant]
+    return [(one.t, one.input_tokens, one.output_tokens, one.cancel_after_s) for one in rows]
+
+
+def test_equal_seeds_give_equal_bytes_and_others_do_not() -> None:
+    assert build(DEMO, 7).lines() == build(DEMO, 7).lines()
+    assert build(DEMO, 7).digest() != build(DEMO, 8).digest()
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "4242"])
+def test_the_digest_does_not_depend_on_the_process(hash_seed: str) -> None:
+    code = "from loadgen.scenario import standard; from loadgen.schedule import build; print(build(standard('demo').lasting(60), 7).digest())"
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    printed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == build(DEMO, 7).digest()
+
+
+def test_another_tenant_less_changes_nothing_for_the_others() -> None:
+    assert of(build(without(DEMO, "docs"), 7), "chat") == of(build(DEMO, 7), "chat")
+
+
+def test_another_input_length_changes_no_arrival_and_no_output() -> None:
+    tenants = tuple(msgspec.structs.replace(t, input=DEMO.tenants[1].input) for t in DEMO.tenants)
+    other = build(msgspec.structs.replace(DEMO, tenants=tenants), 7)
+    ours = [(t, out) for t, _, out, _ in of(build(DEMO, 7), "chat")]
+    assert [(t, out) for t, _, out, _ in of(other, "chat")] == ours
+
+
+def test_requests_are_numbered_in_order_of_time() -> None:
+    requests = build(DEMO, 7).requests
+    assert [one.id for one in requests] == list(range(len(requests)))
+    assert [one.t for one in requests] == sorted(one.t for one in requests)
+    assert len(requests) == 480
+
+
+def test_exactly_the_window_is_measured() -> None:
+    schedule = build(DEMO, 7)
+    assert (schedule.window_start_s, schedule.window_end_s) == (5, 60)
+    assert schedule.measured == sum(5 <= one.t < 60 for one in schedule.requests)
+
+
+def test_input_and_output_lengths_are_not_correlated() -> None:
+    long = build(standard("demo").lasting(2000), 7)
+    rows = [(one.input_tokens, one.output_tokens) for one in long.requests if one.tenant == "chat"]
+    ranks = [{v: r for r, v in enumerate(sorted(set(column)))} for column in zip(*rows, strict=True)]
+    xs, ys = ([rank[v] for v in column] for rank, column in zip(ranks, zip(*rows, strict=True), strict=True))
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    covariance = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    spread = (sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys)) ** 0.5
+    assert abs(covariance / spread) < 0.05
+
+
+def test_shared_system_prompts_follow_zipf_and_warm_up_has_its_own() -> None:
+    chats = [one for one in build(standard("demo").lasting(600), 7).requests if one.tenant == "chat"]
+    used = Counter(one.system.id for one in chats if one.system and one.measured)
+    assert used[0] > used[3] > used[19] > 0
+    namespaces = {(one.measured, one.system.namespace) for one in chats if one.system}
+    assert namespaces == {(True, "measure/prefix/assistant"), (False, "warmup/prefix/assistant")}
+
+
+def test_about_one_chat_in_a_hundred_is_left_by_its_client() -> None:
+    chats = [one for one in build(standard("demo").lasting(1000), 7).requests if one.tenant == "chat"]
+    assert 0.005 < sum(one.cancel_after_s is not None for one in chats) / len(chats) < 0.015
+
+
+def test_the_file_is_its_lines_gzipped_and_holds_no_text(tmp_path: Path) -> None:
+    schedule = build(DEMO, 7)
+    schedule.write(tmp_path / "a.gz")
+    schedule.write(tmp_path / "b.gz")
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    head, *rows = gzip.decompress((tmp_path / "a.gz").read_bytes()).splitlines()
+    assert json.loads(head)["requests"] == len(rows) == 480
+    assert json.loads(rows[0])["user"].keys() == {"namespace", "id", "tokens"}
