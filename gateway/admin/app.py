@@ -29,6 +29,7 @@ def make_app(
     app[ACCESS] = Access(tokens)
     app[VERSION] = version
     app[STARTED_S] = time.monotonic()
+    app.on_response_prepare.append(_name_no_versions)
     app.router.add_get("/livez", _livez)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _guarded("read", _metrics) if metrics_auth else _metrics)
@@ -43,6 +44,10 @@ def _guarded(role: Role, handler: Handler) -> Handler:
         return request.app[ACCESS].refusal(request, role) or await handler(request)
 
     return guarded
+
+
+async def _name_no_versions(request: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers["server"] = "forebay"
 
 
 async def _livez(request: web.Request) -> web.Response:

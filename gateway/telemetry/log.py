@@ -5,6 +5,7 @@ second per kind and says how many it left out.
 """
 
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
@@ -19,6 +20,7 @@ Level = Literal["debug", "info", "warning", "error"]
 _RANKS: dict[str, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 _LIMIT_S = 1.0
 _MAX_KINDS = 256
+_MAX_FRAMES = 6
 
 
 class EventLog:
@@ -65,6 +67,10 @@ class EventLog:
         """A fault of this program, or of its surroundings, that costs requests."""
         self.write("error", event, **fields)
 
+    def failure(self, event: str, error: BaseException) -> None:
+        """An exception nobody expected: its type and where it came from, never its text, which may quote a prompt."""
+        self.write("error", event, error=type(error).__name__, at=_places(error))
+
     def limited(self, level: Level, kind: str, event: str, **fields: Value) -> None:
         """At most one line a second per `kind` (a Reason, never anything a client wrote)."""
         now = self._now()
@@ -76,3 +82,9 @@ class EventLog:
         if left_out:
             fields["left_out"] = left_out
         self.write(level, event, **fields)
+
+
+def _places(error: BaseException) -> str:
+    """The innermost calls as `module:line`, outermost first."""
+    frames = list(traceback.walk_tb(error.__traceback__))[-_MAX_FRAMES:]
+    return " > ".join(f"{frame.f_globals.get('__name__', '?')}:{line}" for frame, line in frames)

@@ -143,7 +143,7 @@ class Metrics:
         self._attempts[result] += 1
 
     def attempts_open(self) -> int:
-        """Tries that have begun and not ended."""
+        """Tries that began and have not ended: 0 after quiesce, or one was lost."""
         return self._started - sum(self._attempts.values())
 
     def upstream_failed(self, endpoint: str, cause: str) -> None:

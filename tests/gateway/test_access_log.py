@@ -303,6 +303,19 @@ def test_an_event_as_text(output: Output) -> None:
     assert line.decode().split(" ", 1)[1] == 'WARNING endpoint down endpoint=s0 cause="not connected"'
 
 
+def test_a_failure_tells_where_and_never_what_was_in_it(output: Output) -> None:
+    log = EventLog(output.sink)
+    try:
+        b"prompt of a tenant \xff".decode()
+    except UnicodeDecodeError as error:
+        log.failure("relay failed", error)
+    (line,) = output.lines()
+    fields = json.loads(line)
+    assert (fields["level"], fields["event"], fields["error"]) == ("error", "relay failed", "UnicodeDecodeError")
+    assert fields["at"].startswith(f"{__name__}:")
+    assert b"prompt" not in line
+
+
 def test_a_flood_of_one_kind_gives_a_line_a_second_and_a_count(output: Output) -> None:
     clock = [50.0]
     log = EventLog(output.sink, now=lambda: clock[0])

@@ -128,6 +128,7 @@ async def test_health_checks_need_no_token_and_tell_nothing(path: str) -> None:
     async with serving(SomeOperations()) as admin:
         answer = await admin.ask(path)
     assert (answer.status, answer.body) == (200, b"ok")
+    assert answer.headers["server"] == "forebay"
 
 
 @pytest.mark.parametrize(
