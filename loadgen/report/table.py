@@ -15,7 +15,7 @@ def table(arms: Mapping[str, Report]) -> Table:
     """One block of rows for each class and for all, one row for each arm; times in ms."""
     first = next(iter(arms.values()))
     failed = any(arm.totals.failed for arm in arms.values())
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if failed else 1, 0, 0), show_edge=False)
     made.add_column("times in ms", no_wrap=True)
     for heading in _headings(failed):
         made.add_column(heading, justify="right", no_wrap=True)
