@@ -1,0 +1,165 @@
+"""The subcommands of `forebay` that live in loadgen: engine, demo, replay."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ENGINE_FLAGS = "Engine flags (vLLM's names)"
+WITHOUT_EFFECT = "Accepted without effect"
+
+
+def engine(  # noqa: PLR0913  # one parameter per flag
+    context: typer.Context,
+    profile: Annotated[str, typer.Option(help="Shipped profile or a profile file.")] = "llama70b-fp8-h200-tp2",
+    dialect: Annotated[str, typer.Option(help="vllm.")] = "vllm",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="First port; 0 lets the system choose each.")] = 8000,
+    count: Annotated[int, typer.Option(min=1, help="Engines in this process, on consecutive ports.")] = 1,
+    control_port: Annotated[int | None, typer.Option(help="First control port; 0 lets the system choose.")] = None,
+    startup_delay: Annotated[float, typer.Option(min=0, help="Seconds before the ports are opened.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of answers, jitter and faults.")] = 0,
+    fault: Annotated[list[str] | None, typer.Option(help="NAME[:VALUE][,key=value...][@FROM-TO]; repeatable.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="File with one fault per line.")] = None,
+    allow_markers: Annotated[bool, typer.Option("--allow-markers", help="Obey [[fb ...]] in prompts.")] = False,
+    log: Annotated[Path | None, typer.Option(help="Append one JSON line per request.")] = None,
+    keep_alive: Annotated[
+        float, typer.Option(min=0.01, envvar="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", help="Idle seconds before closing.")
+    ] = 5.0,
+    ignore_unknown_flags: Annotated[bool, typer.Option("--ignore-unknown-flags", help="Skip unknown flags.")] = False,
+    max_num_seqs: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 1024,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 8192,
+    long_prefill_token_threshold: Annotated[int, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = 0,
+    max_model_len: Annotated[int | None, typer.Option(min=2, rich_help_panel=ENGINE_FLAGS)] = None,
+    block_size: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 16,
+    watermark: Annotated[float, typer.Option(min=0, max=0.5, rich_help_panel=ENGINE_FLAGS)] = 0.0,
+    max_num_queued_reqs: Annotated[int | None, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = None,
+    max_num_queued_tokens: Annotated[int | None, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = None,
+    scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.", rich_help_panel=ENGINE_FLAGS)] = "fcfs",
+    shutdown_timeout: Annotated[float, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = 0.0,
+    enable_prompt_tokens_details: Annotated[
+        bool, typer.Option("--enable-prompt-tokens-details", rich_help_panel=ENGINE_FLAGS)
+    ] = False,
+    enable_prefix_caching: Annotated[bool, typer.Option(rich_help_panel=ENGINE_FLAGS)] = True,
+    scheduler_reserve_full_isl: Annotated[bool, typer.Option(rich_help_panel=ENGINE_FLAGS)] = True,
+    stream_interval: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 1,
+    served_model_name: Annotated[str, typer.Option(rich_help_panel=ENGINE_FLAGS)] = "",
+    api_key: Annotated[str, typer.Option(envvar="VLLM_API_KEY", rich_help_panel=ENGINE_FLAGS)] = "",
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8*.", rich_help_panel=ENGINE_FLAGS)] = "auto",
+    disable_uvicorn_access_log: Annotated[
+        bool, typer.Option("--disable-uvicorn-access-log", rich_help_panel=WITHOUT_EFFECT)
+    ] = False,
+    disable_fastapi_docs: Annotated[
+        bool, typer.Option("--disable-fastapi-docs", rich_help_panel=WITHOUT_EFFECT)
+    ] = False,
+) -> None:
+    """Simulated LLM engines as HTTP servers: the timing of real ones, without a GPU."""
+    import uvloop
+
+    from loadgen.engine_server.command import run
+    from loadgen.engine_server.faults import FaultError
+    from loadgen.engine_server.options import EngineOptions
+    from loadgen.sim.profile import EngineSettings, ProfileError, load
+
+    _refuse_unknown(context.args, ignore_unknown_flags)
+    _one_of("--dialect", dialect, ("vllm",))
+    _one_of("--scheduling-policy", scheduling_policy, ("fcfs", "priority"))
+    if kv_cache_dtype != "auto" and not kv_cache_dtype.startswith("fp8"):
+        raise typer.BadParameter(
+            f"{kv_cache_dtype!r} is not one of auto, fp8, fp8_e4m3, fp8_e5m2", param_hint="--kv-cache-dtype"
+        )
+    if max_num_batched_tokens < max_num_seqs:
+        raise typer.BadParameter(
+            f"must be at least --max-num-seqs ({max_num_seqs})", param_hint="--max-num-batched-tokens"
+        )
+    try:
+        settings = EngineSettings(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            long_prefill_token_threshold=long_prefill_token_threshold,
+            max_model_len=max_model_len or load(profile).max_model_len,
+            block_size=block_size,
+            watermark=watermark,
+            enable_prefix_caching=enable_prefix_caching,
+            scheduler_reserve_full_isl=scheduler_reserve_full_isl,
+            scheduling_policy=scheduling_policy,
+            max_num_queued_reqs=max_num_queued_reqs,
+            max_num_queued_tokens=max_num_queued_tokens,
+        )
+        options = EngineOptions(
+            profile=profile,
+            settings=settings,
+            host=host,
+            port=port,
+            count=count,
+            control_port=control_port,
+            startup_delay_s=startup_delay,
+            seed=seed,
+            faults=(*(fault or ()), *_lines(faults)),
+            markers=allow_markers,
+            log=log,
+            keep_alive_s=keep_alive,
+            shutdown_timeout_s=shutdown_timeout,
+            shows_cached=enable_prompt_tokens_details,
+            stream_interval=stream_interval,
+            served_model_name=served_model_name,
+            api_key=api_key,
+            fp8_kv=kv_cache_dtype.startswith("fp8"),
+        )
+        uvloop.run(run(options))
+    except (ProfileError, FaultError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except OSError as error:
+        typer.echo(f"forebay engine: {error.strerror} ({host}:{port}); choose another with --port", err=True)
+        raise typer.Exit(1) from error
+
+
+# Typer settings that go with the function: unknown flags come in as `context.args`, to be refused or skipped there.
+engine.__dict__["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+
+def demo(  # noqa: PLR0913  # one parameter per flag
+    seconds: Annotated[float, typer.Option(min=1, help="Length of each arm.")] = 60.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for logs and details.")] = None,
+    no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave the round-robin arm out.")] = False,
+    rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the load.")] = 7,
+    port: Annotated[int, typer.Option(help="Port of the gateway; 0 lets the system choose.")] = 0,
+) -> None:
+    """Four simulated 70B engines behind the gateway, under load, on this machine."""
+    from loadgen.demo import DemoOptions, run_demo
+
+    options = DemoOptions(
+        seconds=seconds, json_file=json_file, out=out, no_compare=no_compare, rate=rate, seed=seed, port=port
+    )
+    raise typer.Exit(run_demo(options))
+
+
+def replay(
+    journal: Annotated[Path, typer.Argument(help="Journal written by `serve` or `sim`.")],
+    until: Annotated[int | None, typer.Option(help="Stop after this sequence number.")] = None,
+    context: Annotated[int, typer.Option(min=0, help="Events shown around the first difference.")] = 5,
+    stats: Annotated[bool, typer.Option("--stats", help="Events per second, decisions by kind.")] = False,
+    max_diffs: Annotated[int, typer.Option(min=1, help="Stop after this many differences.")] = 10,
+) -> None:
+    """Feed a recorded journal into a fresh core and compare its decisions."""
+    from loadgen.sim.replay import replay_command
+
+    raise typer.Exit(replay_command(journal, until=until, context=context, stats=stats, max_diffs=max_diffs))
+
+
+def _refuse_unknown(extra: list[str], ignore: bool) -> None:
+    if extra and not ignore:
+        raise typer.BadParameter(f"unknown: {' '.join(extra)}; --ignore-unknown-flags skips them")
+
+
+def _one_of(flag: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=flag)
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    return [line.strip() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]

@@ -1,0 +1,249 @@
+"""One request being answered: its sequences in the model, and the writing of what they give out.
+
+A stream gets its 200 at once, before prefill, as vLLM does; the role event comes with the first token.
+"""
+
+import time
+from typing import Protocol
+
+from loadgen.engine_server.answer import Answer, Segment
+from loadgen.engine_server.ask import Ask
+from loadgen.engine_server.faults import Fault
+from loadgen.engine_server.faulty import FaultyStream
+from loadgen.engine_server.http import LAST_CHUNK, Connection, Headers, Request
+from loadgen.engine_server.log import Entry
+from loadgen.engine_server.messages import Messages
+from loadgen.engine_server.shapes import Chat, Completions, Shape, messages_usage, usage_object
+from loadgen.engine_server.whole import WholeAnswer
+from loadgen.sim.sequence import Sequence
+
+JSON = (b"content-type", b"application/json")
+EVENT_STREAM: Headers = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"transfer-encoding", b"chunked"),
+)
+SHAPES: dict[str, type[Chat] | type[Completions] | type[Messages]] = {
+    "chat": Chat,
+    "completions": Completions,
+    "messages": Messages,
+}
+
+
+class Served(Sequence):
+    """A sequence of the model that knows whom it answers."""
+
+    __slots__ = ("choice",)
+    choice: "Choice"
+
+
+class Engine(Protocol):
+    """What an exchange needs of its engine."""
+
+    shows_cached: bool
+    stream_interval: int
+
+    def over(self, exchange: "Exchange", how: str) -> None:
+        """The exchange has ended: stop its sequences, close its log entry."""
+
+
+class Choice:
+    """One sequence's part of an answer: how many tokens are given, which segment is open."""
+
+    __slots__ = ("answer", "exchange", "given", "held", "index", "segment", "sequence")
+
+    def __init__(self, exchange: "Exchange", index: int, answer: Answer, sequence: Served) -> None:
+        self.exchange = exchange
+        self.index = index
+        self.answer = answer
+        self.sequence = sequence
+        self.given = 0
+        self.held = ""  # text of tokens that wait for the stream interval
+        self.segment: Segment | None = None
+
+    def token(self) -> None:
+        """The model gave this sequence one more token."""
+        self.given += 1
+        if self.exchange.ask.stream:
+            self._stream()
+        elif self.given == len(self.answer.pieces):
+            self.exchange.choice_over()
+
+    def _stream(self) -> None:
+        exchange, answer, position = self.exchange, self.answer, self.given - 1
+        segment = answer.segment(position)
+        if segment is not self.segment:
+            self._change(segment)
+        piece = answer.pieces[position]
+        if position + 1 == len(answer.pieces):
+            return self._finish(self.held + piece, answer.finish)
+        if exchange.interval > 1:
+            return self._hold(segment, piece)
+        usage = exchange.running_usage(self) if exchange.ask.continuous_usage else b""
+        return exchange.send(exchange.shape.token(self.index, segment, piece, usage))
+
+    def _hold(self, segment: Segment, piece: str) -> None:
+        self.held += piece
+        if self.given == 1 or self.given % self.exchange.interval == 0:
+            self._flush(segment)
+
+    def _flush(self, segment: Segment) -> None:
+        held, self.held = self.held, ""
+        usage = self.exchange.running_usage(self) if self.exchange.ask.continuous_usage else b""
+        if held:
+            self.exchange.send(self.exchange.shape.token(self.index, segment, held, usage))
+
+    def _change(self, segment: Segment) -> None:
+        exchange, shape = self.exchange, self.exchange.shape
+        if self.segment is None:
+            exchange.first_token()
+            exchange.begin(self)
+        else:
+            self._flush(self.segment)
+            exchange.send_all(shape.close(self.index, self.segment))
+        exchange.send_all(shape.open(self.index, segment, self.answer.tool))
+        self.segment = segment
+
+    def _finish(self, text: str, reason: str) -> None:
+        exchange = self.exchange
+        wants_usage = exchange.ask.continuous_usage or exchange.ask.route == "messages"
+        usage = exchange.running_usage(self) if wants_usage else b""
+        segment = self.segment or Segment.TEXT
+        exchange.send_all(exchange.shape.finish(self.index, segment, text, reason, usage))
+        exchange.choice_over()
+
+    def cut_short(self) -> None:
+        """End the choice with `finish_reason: abort`, as vLLM does on SIGTERM."""
+        if self.given < len(self.answer.pieces):
+            self.answer.finish = "abort"
+            if self.exchange.ask.stream:
+                if self.segment is None:
+                    self._change(Segment.TEXT)
+                self._finish(self.held, "abort")
+            else:
+                self.exchange.choice_over()
+
+
+class Exchange:
+    """A generation request from acceptance to its last byte."""
+
+    def __init__(self, engine: Engine, request: Request, ask: Ask, entry: Entry, request_id: str) -> None:
+        self.engine = engine
+        self.request = request
+        self.ask = ask
+        self.entry = entry
+        self.faults: list[Fault] = []
+        self.connection: Connection = request.connection
+        self.interval = max(engine.stream_interval, ask.interval)
+        self.choices: list[Choice] = []
+        self.ended = False
+        self._begun: set[int] = set()
+        self._open = 0
+        self._faulty: FaultyStream | None = None
+        self.shape: Shape = SHAPES[ask.route](request_id, ask.model)
+
+    def start(self, choices: list[Choice], faults: list[Fault]) -> None:
+        """Take the connection; a stream gets its head now."""
+        self.choices = choices
+        self.faults = faults
+        self._open = len(choices)
+        self.connection.on_closed = self._client_left
+        self.entry.status = 200
+        if self.ask.stream:
+            self.connection.head(200, EVENT_STREAM)
+            if self.faults:
+                planned = sum(len(choice.answer.pieces) for choice in choices) + 1
+                self._faulty = FaultyStream(self.connection, self.faults, planned, self._over)
+            if any(fault.name == "role_early" for fault in self.faults):
+                self.begin(choices[0])
+
+    def send(self, event: bytes) -> None:
+        """One event to the client."""
+        if self._faulty is None:
+            self.connection.chunk(event)
+        else:
+            self._faulty.send(event)
+
+    def send_all(self, events: list[bytes]) -> None:
+        """Several events, each an HTTP chunk of its own."""
+        for event in events:
+            self.send(event)
+
+    def begin(self, choice: Choice) -> None:
+        """The events before a choice's first token, once."""
+        if choice.index in self._begun:
+            return
+        self._begun.add(choice.index)
+        usage = b""
+        if self.ask.route == "messages":
+            usage = messages_usage(choice.answer.prompt_tokens, 0, self._cached())
+        elif self.ask.continuous_usage:
+            usage = usage_object(choice.answer.prompt_tokens, 0, None, 0)
+        self.send_all(self.shape.begin(choice.index, usage))
+
+    def first_token(self) -> None:
+        """Note when the first token of any choice was given out."""
+        if self.entry.first_s is None:
+            self.entry.first_s = time.monotonic()
+
+    def choice_over(self) -> None:
+        """One choice has its last token."""
+        self._open -= 1
+        if self._open:
+            return
+        if self.ask.stream:
+            self._end_stream()
+        else:
+            self._send_whole()
+
+    def running_usage(self, choice: Choice) -> bytes:
+        """Usage of one choice so far."""
+        if self.ask.route == "messages":
+            return messages_usage(choice.answer.prompt_tokens, choice.given, self._cached())
+        return usage_object(choice.answer.prompt_tokens, choice.given, None, 0)
+
+    def usage(self) -> bytes:
+        """Usage of the whole answer. `n` choices share one prompt; each prompt of a list counts."""
+        prompt = sum(choice.answer.prompt_tokens for choice in self.choices[:: self.ask.n])
+        output = sum(choice.given for choice in self.choices)
+        if self.ask.route == "messages":
+            return messages_usage(prompt, output, self._cached())
+        reasoning = sum(min(choice.given, choice.answer.thinking) for choice in self.choices)
+        return usage_object(prompt, output, self._cached(), reasoning)
+
+    def cut_short(self) -> None:
+        """End every open choice with `finish_reason: abort`."""
+        for choice in self.choices:
+            if not self.ended:
+                choice.cut_short()
+
+    def _cached(self) -> int | None:
+        cached = sum(choice.sequence.cached or 0 for choice in self.choices[:: self.ask.n])
+        return cached if self.engine.shows_cached else None
+
+    def _end_stream(self) -> None:
+        usage = self.usage() if self.ask.include_usage else b""
+        self.send_all(self.shape.end(usage))
+        if self._faulty is not None:
+            return self._faulty.finish()
+        self.connection.write(LAST_CHUNK)
+        return self._over("aborted" if self.choices[0].answer.finish == "abort" else "finished")
+
+    def _send_whole(self) -> None:
+        self.first_token()
+        answers = [(choice.answer, choice.given, choice.answer.finish) for choice in self.choices]
+        body = self.shape.whole(answers, self.usage())
+        WholeAnswer(self.connection, self.faults, self._over).send(200, [JSON], body)
+
+    def _over(self, how: str) -> None:
+        """Everything is written."""
+        if self.ended:
+            return
+        self.ended = True
+        self.connection.done()
+        self.engine.over(self, how)
+
+    def _client_left(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.entry.abort_seen_s = time.monotonic()
+            self.engine.over(self, "client left")

@@ -1,0 +1,83 @@
+"""The JSON of `/v1/messages`: Anthropic's named events around the same tokens."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from loadgen.engine_server.answer import Answer, Segment
+from loadgen.engine_server.shapes import STOP_REASONS
+
+BLOCKS: dict[Segment, dict[str, object]] = {
+    Segment.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
+    Segment.TEXT: {"type": "text", "text": ""},
+    Segment.TOOL: {"type": "tool_use", "input": {}},
+}
+DELTAS = {
+    Segment.REASONING: ("thinking_delta", "thinking"),
+    Segment.TEXT: ("text_delta", "text"),
+    Segment.TOOL: ("input_json_delta", "partial_json"),
+}
+
+
+class Messages:
+    """One answer, one choice; each segment is a content block."""
+
+    def __init__(self, request_id: str, model: str) -> None:
+        self.id = f"chatcmpl-{request_id}"
+        self.model = model
+        self._block = 0
+        self._head = b""  # of a delta event of the open block
+        self._tail = b""
+
+    def begin(self, index: int, usage: bytes) -> list[bytes]:
+        message = self._message([], None) | {"usage": msgspec.Raw(usage)}
+        return [_named({"type": "message_start", "message": message})]
+
+    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
+        kind, field = DELTAS[segment]
+        self._head = (
+            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self._block},'
+            f'"delta":{{"type":"{kind}","{field}":"'
+        ).encode()
+        self._tail = b'"}}\n\n'
+        block = dict(BLOCKS[segment])
+        if segment is Segment.TOOL:
+            block |= {"id": f"call_{self.id[-24:]}", "name": tool}
+        return [_named({"type": "content_block_start", "index": self._block, "content_block": block})]
+
+    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
+        return b"".join((self._head, text.encode(), self._tail))
+
+    def close(self, index: int, segment: Segment) -> list[bytes]:
+        self._block += 1
+        return [_named({"type": "content_block_stop", "index": self._block - 1})]
+
+    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+        delta = {"stop_reason": STOP_REASONS[reason], "stop_sequence": None}
+        last: dict[str, object] = {"type": "message_delta", "delta": delta, "usage": msgspec.Raw(usage)}
+        return [self.token(index, segment, text, usage), *self.close(index, segment), _named(last)]
+
+    def end(self, usage: bytes) -> list[bytes]:
+        return [_named({"type": "message_stop"})]
+
+    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+        answer, given, reason = answers[0]
+        blocks: list[dict[str, object]] = []
+        if answer.thinking:
+            thinking = msgspec.Raw(f'"{answer.join(Segment.REASONING, given)}"'.encode())
+            blocks.append(BLOCKS[Segment.REASONING] | {"thinking": thinking})
+        text = msgspec.Raw(f'"{answer.join(Segment.TEXT, given)}"'.encode())
+        if answer.tool is None:
+            blocks.append({"type": "text", "text": text})
+        else:
+            arguments = msgspec.Raw(msgspec.json.decode(text, type=str).encode())
+            blocks.append({"type": "tool_use", "id": f"call_{self.id[-24:]}", "name": answer.tool, "input": arguments})
+        return msgspec.json.encode(self._message(blocks, STOP_REASONS[reason]) | {"usage": msgspec.Raw(usage)})
+
+    def _message(self, content: list[dict[str, object]], reason: str | None) -> dict[str, object]:
+        head = {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.model}
+        return {**head, "stop_reason": reason, "stop_sequence": None}
+
+
+def _named(data: dict[str, object]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (str(data["type"]).encode(), msgspec.json.encode(data))

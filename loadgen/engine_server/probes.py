@@ -1,0 +1,84 @@
+"""The routes that do not generate: health, models, version, load and metrics, with the faults of the last."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from loadgen.engine_server.faults import Stage
+from loadgen.engine_server.http import Request
+
+if TYPE_CHECKING:
+    from loadgen.engine_server.server import SimulatedEngine
+
+VERSION = "0.32.0"  # the vLLM whose dialect is spoken
+JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+class Probes:
+    """Answers what monitors and gateways ask of one engine."""
+
+    paths = frozenset({b"/health", b"/ping", b"/version", b"/load", b"/v1/models", b"/metrics"})
+
+    def __init__(self, engine: "SimulatedEngine") -> None:
+        self._engine = engine
+        self._frozen = b""
+
+    def handle(self, request: Request) -> None:
+        """Answer one probe."""
+        engine = self._engine
+        entry = engine.log.open(request, "probe")
+        status, body, header = self._answer(request)
+        hit = engine.faults.strike(Stage.HEAD, {"path": entry.path}) if request.path == b"/metrics" else []
+        status = next((int(fault.amount) for fault in hit if fault.name == "status"), status)
+        entry.status = status
+        engine.log.close(entry, "answered", time.monotonic())
+        slow = engine.faults.find("slow") if request.path == b"/metrics" else None
+        if slow is None:
+            request.connection.answer(status, [header], body)
+        else:
+            later = asyncio.get_running_loop().call_later
+            later(slow.amount / 1e3, request.connection.answer, status, [header], body)
+
+    def _answer(self, request: Request) -> tuple[int, bytes, tuple[bytes, bytes]]:
+        engine, path = self._engine, request.path
+        if request.method not in (b"GET", b"HEAD") and not (path == b"/ping" and request.method == b"POST"):
+            return 405, b'{"detail":"Method Not Allowed"}', JSON
+        if engine.faults.find("startup") is not None:
+            return 503, b"", TEXT
+        if path in (b"/health", b"/ping"):
+            return 200, b"", TEXT
+        if path == b"/version":
+            return 200, msgspec.json.encode({"version": VERSION}), JSON
+        if path == b"/load":
+            return 200, b'{"server_load":0}', JSON  # counted only with --enable-server-load-tracking
+        if path == b"/metrics":
+            return self._metrics()
+        key = engine.options.api_key
+        if key and request.header(b"authorization") != b"Bearer " + key.encode():
+            return 401, b'{"error":"Unauthorized"}', JSON
+        return 200, self._models(), JSON
+
+    def _metrics(self) -> tuple[int, bytes, tuple[bytes, bytes]]:
+        engine = self._engine
+        if engine.faults.find("absent") is not None:
+            return 404, b'{"detail":"Not Found"}', JSON
+        if engine.faults.find("freeze") is None or not self._frozen:
+            self._frozen = engine.metrics.render(engine.model, engine.pacemaker.lag)
+        return 200, self._frozen, TEXT
+
+    def _models(self) -> bytes:
+        engine = self._engine
+        model = {
+            "id": engine.model_name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "vllm",
+            "root": engine.model_name,
+            "parent": None,
+            "max_model_len": engine.options.settings.max_model_len,
+            "permission": [],
+        }
+        return msgspec.json.encode({"object": "list", "data": [model]})

@@ -1,0 +1,210 @@
+"""The JSON that vLLM answers with, per route: stream events and whole bodies. Field order is vLLM's.
+
+Events are cut from templates made once per answer, so that a token costs a join of bytes.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from loadgen.engine_server.answer import Answer, Segment
+
+DONE = b"data: [DONE]\n\n"
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "abort": "abort"}
+TEXT = "\x01"  # stands for the text in a template
+
+
+class Shape(Protocol):
+    """How one route spells an answer. Methods return whole events, each to be one HTTP chunk."""
+
+    def begin(self, index: int, usage: bytes) -> list[bytes]:
+        """Events that come with the first token of choice `index`, before it."""
+
+    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
+        """Events that begin a segment."""
+
+    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
+        """One event of text; `usage` is a JSON object or empty."""
+
+    def close(self, index: int, segment: Segment) -> list[bytes]:
+        """Events that end a segment."""
+
+    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+        """The last token of a choice and why it ended."""
+
+    def end(self, usage: bytes) -> list[bytes]:
+        """Events after the last choice; `usage` empty if it was not asked for."""
+
+    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+        """The body of an answer that is not streamed: (answer, tokens given, finish reason) per choice."""
+
+
+def usage_object(prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
+    """The `usage` of the OpenAI routes; `cached` None leaves the details out."""
+    usage: dict[str, object] = {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    if reasoning:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return msgspec.json.encode(usage)
+
+
+def messages_usage(prompt: int, output: int, cached: int | None) -> bytes:
+    """The `usage` of `/v1/messages`: input without what came from the cache."""
+    usage = {"input_tokens": prompt - (cached or 0), "output_tokens": output}
+    if cached is not None:
+        usage |= {"cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
+    return msgspec.json.encode(usage)
+
+
+class _Templates:
+    """Events of the `data: {json}` form, kept as (before the text, after it) per (index, segment)."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, Segment, str | None], tuple[bytes, bytes]] = {}
+
+    def fill(self, key: tuple[int, Segment, str | None], make: Any, text: str, usage: bytes) -> bytes:
+        pair = self._made.get(key)
+        if pair is None:
+            before, after = msgspec.json.encode(make(*key)).split(rb"\u0001")
+            pair = self._made[key] = (b"data: " + before, after + b"\n\n")
+        if usage:
+            return b"".join((pair[0], text.encode(), pair[1][:-3], b',"usage":', usage, b"}\n\n"))
+        return b"".join((pair[0], text.encode(), pair[1]))
+
+
+class Chat:
+    """`/v1/chat/completions`."""
+
+    def __init__(self, request_id: str, model: str) -> None:
+        self.id = f"chatcmpl-{request_id}"
+        self.model = model
+        self.created = int(time.time())
+        self._templates = _Templates()
+
+    def begin(self, index: int, usage: bytes) -> list[bytes]:
+        choice = self._choice(index, {"role": "assistant", "content": ""}, None)
+        del choice["token_ids"]
+        event = self._envelope([choice]) | {"prompt_token_ids": None}
+        return [_event(event | _usage(usage))]
+
+    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
+        if segment is not Segment.TOOL:
+            return []
+        function = {"name": tool, "arguments": ""}
+        call = {"id": f"call_{self.id[-24:]}{index}", "type": "function", "index": 0, "function": function}
+        return [_event(self._envelope([self._choice(index, {"tool_calls": [call]}, None)]))]
+
+    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
+        return self._templates.fill((index, segment, None), self._template, text, usage)
+
+    def close(self, index: int, segment: Segment) -> list[bytes]:
+        return []
+
+    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+        return [self._templates.fill((index, segment, reason), self._template, text, usage)]
+
+    def end(self, usage: bytes) -> list[bytes]:
+        return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
+
+    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+        choices = [self._message(index, *entry) for index, entry in enumerate(answers)]
+        body = self._envelope(choices) | {"object": "chat.completion", "service_tier": None, "system_fingerprint": None}
+        body |= _usage(usage) | {"prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params": None}
+        return msgspec.json.encode(body)
+
+    def _message(self, index: int, answer: Answer, given: int, reason: str) -> dict[str, object]:
+        text = _plain(answer.join(Segment.TEXT, given))
+        calls = []
+        if answer.tool is not None:
+            function = {"name": answer.tool, "arguments": text}
+            calls = [{"id": f"call_{self.id[-24:]}{index}", "type": "function", "function": function}]
+        message = {
+            "role": "assistant",
+            "content": None if answer.tool is not None else text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "tool_calls": calls,
+            "reasoning": _plain(answer.join(Segment.REASONING, given)) or None,
+        }
+        choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+        return choice | {"stop_reason": None, "token_ids": None}
+
+    def _template(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
+        delta: dict[str, object] = {"content": TEXT}
+        if segment is Segment.REASONING:
+            delta = {"reasoning": TEXT}
+        elif segment is Segment.TOOL:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": TEXT}}]}
+        return self._envelope([self._choice(index, delta, reason)])
+
+    def _choice(self, index: int, delta: dict[str, object], reason: str | None) -> dict[str, object]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return choice | ({} if reason is None else {"stop_reason": None}) | {"token_ids": None}
+
+    def _envelope(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.model}
+        return {**head, "choices": choices}
+
+
+class Completions:
+    """`/v1/completions`."""
+
+    def __init__(self, request_id: str, model: str) -> None:
+        self.id = f"cmpl-{request_id}"
+        self.model = model
+        self.created = int(time.time())
+        self._templates = _Templates()
+
+    def begin(self, index: int, usage: bytes) -> list[bytes]:
+        return []
+
+    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
+        return []
+
+    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
+        return self._templates.fill((index, Segment.TEXT, None), self._template, text, usage)
+
+    def close(self, index: int, segment: Segment) -> list[bytes]:
+        return []
+
+    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+        return [self._templates.fill((index, Segment.TEXT, reason), self._template, text, usage)]
+
+    def end(self, usage: bytes) -> list[bytes]:
+        return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
+
+    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+        choices = []
+        for index, (answer, given, reason) in enumerate(answers):
+            text = _plain("".join(answer.pieces[:given]))
+            choices.append(self._choice(index, text, reason) | {"prompt_logprobs": None})
+        body = self._envelope(choices) | {"service_tier": None, "system_fingerprint": None}
+        return msgspec.json.encode(body | _usage(usage) | {"kv_transfer_params": None})
+
+    def _template(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
+        return self._envelope([self._choice(index, TEXT, reason)])
+
+    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, object]:
+        choice = {"index": index, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        return choice | {"prompt_token_ids": None, "token_ids": None}
+
+    def _envelope(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        head = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+        return {**head, "choices": choices}
+
+
+def _plain(escaped: str) -> str:
+    return msgspec.json.decode(f'"{escaped}"', type=str)
+
+
+def _usage(usage: bytes) -> dict[str, object]:
+    return {"usage": msgspec.Raw(usage)} if usage else {}
+
+
+def _event(data: dict[str, object]) -> bytes:
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
