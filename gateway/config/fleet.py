@@ -24,6 +24,7 @@ class Isolation(Section):
         description="Key of the cache salts sent to engines. Set it where several gateways share engines.",
         json_schema_extra={"x-default": "random per start"},
         repr=False,
+        exclude=True,
     )
 
 
@@ -66,7 +67,7 @@ class Endpoint(Section):
         8192, description="Prompt tokens Forebay keeps outstanding on it that have no first token yet."
     )
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
-        None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False
+        None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True
     )
 
     @cached_property

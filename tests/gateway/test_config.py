@@ -232,13 +232,15 @@ def test_the_salt_secret_is_random_where_none_is_given() -> None:
     assert first != second
 
 
-def test_no_secret_appears_in_a_repr_or_an_error() -> None:
+def test_no_secret_appears_in_a_repr_a_dump_or_an_error() -> None:
     text = with_line(3, f"isolation: {{salt_secret: {SALT}}}")
     text = text.replace("pools: [p]}", "pools: [p], api_key: hunter2}")
     config = parsed(text)
     assert config.endpoints[0].api_key == "hunter2"
     assert "hunter2" not in repr(config)
     assert SALT not in repr(config)
+    assert all(secret not in config.model_dump_json() for secret in ("hunter2", SALT))
+    assert parsed(GOOD).model_dump(mode="json")["listen"]["port"] == 8081
     wrong = text.replace("hunter2", '"hunter2 "').replace(SALT, "hunter2short")
     assert "hunter2" not in "".join(errors_of(wrong))
 

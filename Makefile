@@ -1,0 +1,52 @@
+# Every target sets itself up: the first one makes .venv and installs Forebay with what its development needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup check fmt test bench demo docs nightly
+
+help: ## Say what there is to make.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+
+setup: $(READY) ## Only set up .venv.
+
+$(READY): pyproject.toml constraints.txt
+	@command -v git >/dev/null || { echo "git is missing. On Debian: apt-get install -y git" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is missing. On Debian: apt-get install -y python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing. On Debian: apt-get install -y $$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: $(READY) ## Format, lint, types, import contracts; changes nothing.
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+fmt: $(READY) ## Format, and repair what can be repaired.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(READY) ## All tests: side by side first, then alone those that measure time.
+	$(BIN)/python -m pytest -n 2 -m "not serial and not nightly and not engine"
+	$(BIN)/python -m pytest -m "serial and not nightly and not engine"
+
+nightly: $(READY) ## The tests at their full size; hours.
+	$(BIN)/python -m pytest -m nightly
+
+bench: $(READY) ## What a decision, a body and an event cost.
+	@for bench in tests/bench/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench; done
+
+demo: $(READY) ## Four simulated engines, the gateway, a mixed load; beside round robin. ARGS="--seconds 30" for less.
+	$(BIN)/forebay demo $(ARGS)
+
+docs: $(READY) ## Renew the pages that are made from the code.
+	$(BIN)/python -m gateway.config.reference docs/configuration.md
+	$(BIN)/python -m gateway.telemetry.families > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
