@@ -6,6 +6,7 @@ the client never queues. Prompt text is made right before its request is due, on
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -50,11 +51,11 @@ class Client:
 
     def now_s(self) -> float:
         """Seconds since time 0 of the schedule; negative before it."""
-        return asyncio.get_running_loop().time() - self._zero
+        return time.monotonic() - self._zero
 
     async def run(self, prose: Prose) -> list[Sample]:
         """Send everything, wait for the answers, `DRAIN_S` at most; one sample for each request, in order."""
-        self._zero = asyncio.get_running_loop().time() + LEAD_S
+        self._zero = time.monotonic() + LEAD_S
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
         samples: list[Sample] = []
@@ -97,7 +98,7 @@ class Client:
         sample.sent_s = self.now_s()
         self._watcher.sent(sample)
         try:
-            async with asyncio.timeout_at(self._zero + planned.t + patience_s):
+            async with asyncio.timeout(planned.t + patience_s - sample.sent_s):
                 sample.outcome = await self._exchange(session, sample, body)
         except TimeoutError:
             sample.outcome = Outcome.TIMEOUT if leaves is None else Outcome.CANCELLED

@@ -111,9 +111,9 @@ def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object
             for number, url in enumerate(engines)
         ],
         "classes": {
-            "interactive": {"rank": 0, "queue_timeout_s": 30},
-            "standard": {"rank": 1, "queue_timeout_s": 60},
-            "batch": {"rank": 2, "queue_timeout_s": 120},
+            "interactive": {"queue_timeout_s": 30},
+            "standard": {"queue_timeout_s": 60},
+            "batch": {"queue_timeout_s": 120},
         },
         "admission": {"drain_lag_s": 0, "drain_grace_s": 5},
     }

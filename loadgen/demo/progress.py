@@ -156,7 +156,7 @@ class View:
         return "measuring" if now_s < end_s else "last answers"
 
     def _clock_text(self) -> str:
-        return f"{max(0.0, self._clock.now_s()):.0f} of {self._window_s[1]:.0f} s"
+        return f"{min(max(0.0, self._clock.now_s()), self._window_s[1]):.0f} of {self._window_s[1]:.0f} s"
 
 
 async def _live(console: Console, view: View) -> None:

@@ -19,7 +19,6 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from loadgen import tasks
 from loadgen.demo.arm import Arm, Load
 from loadgen.demo.fleet import Listeners, choose_listeners, start_engines, start_gateway
 from loadgen.demo.processes import DemoError, Processes
@@ -63,16 +62,15 @@ def run_demo(options: DemoOptions) -> int:
 
 
 async def _interruptible(options: DemoOptions, screen: Console) -> int:
-    work = tasks.start(_demo(options, screen), "demo")
+    work = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(which, work.cancel)
-    await asyncio.wait({work})
-    if work.cancelled():
+        loop.add_signal_handler(which, work.cancel if work else loop.stop)
+    try:
+        return await _demo(options, screen)
+    except asyncio.CancelledError:
         screen.print("forebay demo: interrupted; engines and gateway are stopped.", highlight=False)
         return INTERRUPTED
-    status: int = work.result()
-    return status
 
 
 async def _demo(options: DemoOptions, screen: Console) -> int:
