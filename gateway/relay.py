@@ -114,12 +114,12 @@ class Attempt:
         self._reader: Reader | None = None
         self._stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
-    def send(self, connection: UpstreamConnection, message: list[bytes], now: float) -> None:
+    def send(self, connection: UpstreamConnection, head: bytes, body: bytes, now: float) -> None:
         """Write the request; the answer comes by itself."""
         self.connection = connection
         self.exchange.on_pause = connection.pause
         self.exchange.on_resume = connection.resume
-        connection.send(message, self, now)
+        connection.send(head, body, self, now)
 
     def begin(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: tell the client, and stop to hold what a second attempt would need."""
@@ -413,8 +413,14 @@ class StreamReader(Reader):
                 attempt.events += 1
             if kind is EventKind.END:
                 self._ended, self._steady = True, False
-                break
+                # Usually the message ends in this same read: then the last events leave together with its end.
+                asyncio.get_running_loop().call_soon(self._flush_unended)
+                return
         if good:
+            self._flush()
+
+    def _flush_unended(self) -> None:
+        if not self.attempt.done.done():
             self._flush()
 
     def _flush(self) -> None:
@@ -442,11 +448,14 @@ class StreamReader(Reader):
         attempt = self.attempt
         if attempt.done.done():
             return
+        if not attempt.committed:
+            attempt.begin(200, self._content_type, b"", None)
+        last = b"".join(self._held)
         if self._failed:
-            attempt.exchange.break_off()
+            attempt.exchange.break_off(last)
             attempt.finish(End(How.BROKEN, reason=Reason.BACKEND_ERROR))
         else:
-            attempt.exchange.end()
+            attempt.exchange.end(last)
             attempt.finish(End(How.COMPLETED))
 
     # -- an event that is too long to hold ---------------------------------------------------------------------------
@@ -505,6 +514,8 @@ class PlainReader(Reader):
         if self._size > HELD_BODY_BYTES:
             length = self._fields.get(b"content-length")
             self._begin(int(length) if length is not None else None)
+            self.attempt.exchange.write(b"".join(self._held))
+            self._held = []
 
     def on_end(self, *, by_close: bool) -> None:
         """The body is complete, if it was not the close that ended it; then it must at least be whole JSON."""
@@ -525,16 +536,14 @@ class PlainReader(Reader):
             attempt.finish(End(How.BOUNCED, cause=Cause.RESET))
         else:
             attempt.usage = facts.usage
-            self._begin(self._size)
-            attempt.exchange.end()
+            self._begin(len(body))
+            attempt.exchange.end(body)
             attempt.finish(End(How.COMPLETED))
 
     def _begin(self, length: int | None) -> None:
         fields = self._fields
         coding = fields.get(b"content-encoding", b"")
         self.attempt.begin(self._status, fields.get(b"content-type", b"application/json"), coding, length)
-        self.attempt.exchange.write(b"".join(self._held))
-        self._held = []
 
 
 class ErrorReader(Reader):

@@ -192,7 +192,7 @@ class Run:
             self.exchange, self.route, self._terms(backend), self._commit, self._first_token
         )
         try:
-            attempt.send(connection, self._message(backend), time.monotonic())
+            attempt.send(connection, *self._message(backend), time.monotonic())
             end = await attempt.done
             result = "stale_resent" if end.stale else _RESULTS[end.how]
         finally:
@@ -200,13 +200,13 @@ class Run:
             self.services.metrics.attempt(result)
         return end
 
-    def _message(self, backend: Backend) -> list[bytes]:
+    def _message(self, backend: Backend) -> tuple[bytes, bytes]:
         services, call, model = self.services, self.call, self.model
         salt = self.tenant.salt if self.route.name in backend.engine.salted_routes else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
         head = cast(Head, self.exchange.head)
         lines = client_lines(head, self.route, services.forward)
-        return [backend.head(self.route).render(services.ids.new(), lines, len(body)), body]
+        return backend.head(self.route).render(services.ids.new(), lines, len(body)), body
 
     def _terms(self, backend: Backend) -> Terms:
         services, call = self.services, self.call

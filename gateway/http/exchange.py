@@ -33,6 +33,7 @@ class Exchange:
         "__weakref__",
         "_chunked",
         "_closes",
+        "_head",
         "body",
         "body_bytes",
         "connection",
@@ -62,6 +63,7 @@ class Exchange:
         self.on_resume: Callable[[], None] = _nothing
         self._chunked = False
         self._closes = False
+        self._head = b""  # of the answer, until it leaves together with the first piece of the body
 
     @property
     def peer(self) -> str:
@@ -94,7 +96,7 @@ class Exchange:
         self._done(connection)
 
     def start(self, status: int, headers: bytes, length: int | None) -> None:
-        """Begin an answer whose body follows in pieces; `length` None: as long as it takes."""
+        """Begin an answer whose body follows, in this turn of the loop or later; `length` None: as long as it takes."""
         connection = self.connection
         if connection is None:
             return
@@ -106,7 +108,7 @@ class Exchange:
         else:
             framing = b"" if length is None else b"content-length: %d\r\n" % length
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-        connection.write(b"%b%b%b%b\r\n" % (line, headers, framing, self._connection_line(connection)))
+        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, self._connection_line(connection))
 
     def write(self, data: bytes) -> None:
         """The next piece of the body."""
@@ -114,15 +116,24 @@ class Exchange:
         if connection is None:
             return
         self.sent_bytes += len(data)
-        connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        connection.write(data)
 
-    def end(self) -> None:
-        """The proper end of a body given in pieces."""
+    def end(self, last: bytes = b"") -> None:
+        """The proper end of a body given in pieces, with its last piece."""
         connection = self.connection
         if connection is None:
             return
+        self.sent_bytes += len(last)
         if self._chunked:
-            connection.write(b"0\r\n\r\n")
+            last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last) if last else b"0\r\n\r\n"
+        if self._head:
+            last, self._head = self._head + last, b""
+        if last:
+            connection.write(last)
         self._done(connection)
 
     def break_off(self, last: bytes = b"") -> None:
@@ -130,7 +141,7 @@ class Exchange:
         connection = self.connection
         if connection is None:
             return
-        if last:
+        if last or self._head:
             self.write(last)
         self.connection = connection.exchange = None
         # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
