@@ -62,6 +62,8 @@ class Core:
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """Take in what happened at `now` (seconds, the driver's clock); say what to do, in order."""
+        if self._settings is None and not isinstance(event, SettingsChanged):
+            raise InvariantError("the first event must be SettingsChanged")
         out: list[Decision] = []
         due_s = self._books.timers.next_due()
         if due_s is not None and due_s <= now:
