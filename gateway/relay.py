@@ -323,8 +323,7 @@ class StreamReader(Reader):
         if attempt.done.done():
             return
         if self._tail and not self._ended:
-            tail, self._tail = self._tail, b""
-            self._read_events([tail])
+            self._take_last(self._tail)
             if attempt.done.done():
                 return
         attempt.connection = None
@@ -385,6 +384,15 @@ class StreamReader(Reader):
         else:
             self._tail = tail
         self._steady = not tail and self._steady_but_for_tail()
+
+    def _take_last(self, tail: bytes) -> None:
+        """The last event came without its empty line. An end marker is enough of one; of anything else nobody knows
+        whether it is whole, and half an event before our frame would break the client's parser."""
+        self._tail = b""
+        kind = read_event(self.attempt.route, tail).kind
+        told = not self.attempt.committed and kind in (EventKind.ERROR, EventKind.ABORT)
+        if kind is EventKind.END or told:
+            self._read_events([tail])
 
     def _steady_but_for_tail(self) -> bool:
         return self.attempt.committed and self._token_seen
