@@ -89,8 +89,9 @@ async def clients(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli
         made = await stack.enter_async_context(stage(tmp_path_factory.mktemp("t01"), retries={"max_attempts": 1}))
         made.engine.answer = answer
         url = made.gateway.url
-        one = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", max_retries=0))
-        two = await stack.enter_async_context(anthropic.AsyncAnthropic(base_url=url, api_key="k", max_retries=0))
+        options: dict[str, Any] = {"api_key": "k", "max_retries": 0, "default_headers": {"connection": "close"}}
+        one = await stack.enter_async_context(openai.AsyncOpenAI(base_url=url + "/v1", **options))
+        two = await stack.enter_async_context(anthropic.AsyncAnthropic(base_url=url, **options))
         yield Clients(made, one, two)
 
 

@@ -31,6 +31,7 @@ NOISE = (
     b"unclosed",
     b"Fatal error on transport",
     b"InvariantError",
+    b'"internal error"',  # what the event log says instead of a traceback
 )
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
