@@ -15,6 +15,7 @@ from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, Histogram
 from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.events import Cause
+from policies.state.views import Totals
 
 UNKNOWN = "unknown"
 OTHER = "other"
@@ -23,6 +24,7 @@ MAX_CLASSES = 16  # as many as there are ranks
 MAX_NAMES = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
 
 ATTEMPT_RESULTS = ("connect_failed", "bounced", "stale_resent", "finished", "broken", "aborted")
+OUTCOMES = ("completed", "rejected", "expired", "cancelled", "failed")
 _STAGES = ("body", "queued", "connect", "sent", "stream")
 _REASONS = frozenset({"", *Reason, *_STAGES})
 _CAUSES = frozenset({*Cause, *Reason})
@@ -126,7 +128,7 @@ class Metrics:
         """A record is complete. Only one with an outcome, told to `received` before, counts in C1."""
         self._bytes_in += record.bytes_in
         self._bytes_out += record.bytes_out
-        self._responses[self._route_label(record.route), record.status] += 1
+        self._responses[self._route_label(record.route or OTHER), record.status] += 1
         if record.outcome:
             self._lane(record).end(record)
 
@@ -149,6 +151,15 @@ class Metrics:
     def upstream_failed(self, endpoint: str, cause: str) -> None:
         """An endpoint did not answer well. `cause`: a `Cause`, or the `Reason` the client was given."""
         self._failures[self._endpoint_label(endpoint), cause if cause in _CAUSES else OTHER] += 1
+
+    def totals(self, *, queued: int, inflight: int) -> Totals:
+        """The terms of C1 over all tenants and models, with what the live tables hold now."""
+        ended = dict.fromkeys(OUTCOMES, 0)
+        for lane in self._lanes.values():
+            for (outcome, _), count in lane.ended.items():
+                ended[outcome] += count
+        received = sum(lane.received for lane in self._lanes.values())
+        return Totals(received=received, queued=queued, inflight=inflight, **ended)
 
     def watch(self, family: Family, read: Callable[[], Reading]) -> None:
         """Have `read` give (label values, value) pairs of a watched family at every scrape; it must be quick."""
@@ -218,13 +229,18 @@ class Metrics:
     def _timing_samples(self) -> list[tuple[Family, text.Samples]]:
         timings = self._timings.items()
         return [
-            (families.DURATION, [(key, timing.duration.state()) for key, timing in timings]),
-            (families.TTFT, [(key, timing.ttft.state()) for key, timing in timings]),
-            (families.TPOT, [(key, timing.tpot.state()) for key, timing in timings]),
-            (families.QUEUE_TIME, [(key, timing.queue.state()) for key, timing in timings]),
+            (families.DURATION, _observed((key, timing.duration) for key, timing in timings)),
+            (families.TTFT, _observed((key, timing.ttft) for key, timing in timings)),
+            (families.TPOT, _observed((key, timing.tpot) for key, timing in timings)),
+            (families.QUEUE_TIME, _observed((key, timing.queue) for key, timing in timings)),
         ]
 
     def _watched_samples(self) -> list[tuple[Family, text.Samples]]:
         return [
             (family, list(self._watched[family.name]())) for family in families.FAMILIES if family.name in self._watched
         ]
+
+
+def _observed(histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> text.Samples:
+    """Only those that ever saw a value: a model nobody asks for costs no series."""
+    return [(key, histogram.state()) for key, histogram in histograms if any(histogram.counts)]

@@ -12,7 +12,7 @@ from gateway.telemetry import families
 from gateway.telemetry.families import FAMILIES, MetricKind, markdown
 from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, Histogram
 from gateway.telemetry.live import watch_endpoints, watch_flows, watch_probes
-from gateway.telemetry.metrics import ATTEMPT_RESULTS, MAX_CLASSES, MAX_NAMES, MAX_TENANTS, Metrics
+from gateway.telemetry.metrics import ATTEMPT_RESULTS, MAX_CLASSES, MAX_NAMES, MAX_TENANTS, OUTCOMES, Metrics
 from gateway.telemetry.process import open_fds, resident_bytes
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.render import CHUNK_LINES
@@ -112,6 +112,16 @@ def test_what_is_outside_the_invariant_is_neither_received_nor_ended() -> None:
     assert value(metrics, "forebay_http_responses_total", route="models", status="200") == 1
     assert value(metrics, "forebay_http_refused_total", reason="not_found") == 1
     assert value(metrics, "forebay_body_bytes_total", direction="out") == 7
+
+
+def test_totals_are_the_sums_of_the_series() -> None:
+    metrics = some_metrics()
+    for number, outcome in enumerate(OUTCOMES, 1):
+        counted(metrics, *(a_record(outcome=outcome, model=model) for model in ("llama", "x") for _ in range(number)))
+    totals = metrics.totals(queued=3, inflight=4)
+    assert [getattr(totals, outcome) for outcome in OUTCOMES] == [2, 4, 6, 8, 10]
+    assert (totals.received, totals.queued, totals.inflight) == (30, 3, 4)
+    assert value(metrics, "forebay_requests_ended_total") == 30
 
 
 def test_tokens_are_counted_by_kind() -> None:

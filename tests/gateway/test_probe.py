@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import get_args
 
 import pytest
 
 from gateway import tasks
+from gateway.config.fleet import Endpoint
 from gateway.endpoints.directory import Directory
 from gateway.endpoints.probe import Prober, ProbeTarget
+from gateway.engines import ENGINES
 
 GOOD = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
@@ -275,3 +278,19 @@ async def test_proxies_of_the_environment_are_not_used(engine: Engine, monkeypat
     monkeypatch.delenv("no_proxy", raising=False)
     async with probing(target(engine)) as running:
         await running.until(lambda: running.changes == ["up e"])
+
+
+def test_every_engine_of_the_configuration_has_a_row() -> None:
+    names = get_args(Endpoint.model_fields["engine"].annotation)
+    assert set(names) == set(ENGINES)
+    assert all(name == engine.name and engine.health_path.startswith("/") for name, engine in ENGINES.items())
+
+
+def test_only_what_an_engine_is_known_to_take_is_sent_to_it() -> None:
+    assert {name: sorted(engine.salted_routes) for name, engine in ENGINES.items()} == {
+        "vllm": ["chat", "completions", "messages", "responses"],
+        "sglang": ["chat", "completions"],
+        "trtllm": ["chat"],
+        "openai": [],
+    }
+    assert ENGINES["trtllm"].metrics_path != "/metrics"  # reading that one drains its statistics
