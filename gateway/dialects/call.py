@@ -102,7 +102,7 @@ def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
         wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
         fields=fields,
         stripped=stripped,
-        prompt_bytes=sum(len(fields[name]) for name in table.prompt if name in fields),
+        prompt_bytes=_prompt_bytes(table, fields),
         body_bytes=len(body),
     )
 
@@ -135,10 +135,23 @@ def _max_output_tokens(table: Table, fields: Fields) -> int | None:
     return None
 
 
+def _prompt_bytes(table: Table, fields: Fields) -> int:
+    total = 0
+    for name in table.prompt:
+        if name in fields:
+            total += len(fields[name])
+    return total
+
+
 def _sequences(table: Table, fields: Fields) -> int:
-    prompts = max([1, *(values.batch(fields[name]) for name in table.batch if name in fields)])
-    asked = [values.integer(name, fields[name], 1, 8) or 1 for name in ("n", "best_of") if name in fields]
-    return prompts * max(asked, default=1)
+    prompts = copies = 1
+    for name in table.batch:
+        if name in fields:
+            prompts = max(prompts, values.batch(fields[name]))
+    for name in ("n", "best_of"):
+        if name in fields:
+            copies = max(copies, values.integer(name, fields[name], 1, policy.MOST_COPIES) or 1)
+    return prompts * copies
 
 
 def _wants_usage(fields: Fields, rules: FieldRules) -> bool:

@@ -32,13 +32,20 @@ class Group(Enum):
     REMOVED = "removed"
 
 
+class Media(Enum):
+    """Where in a field a part with a URL may stand."""
+
+    MESSAGES = "messages"  # in the content of messages, in a list of parts
+    ITEMS = "items"  # anywhere an object stands
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """One route's fields.
 
     `plain`: names that pass as they are; `limited`: names that pass within a limit. `required`: of each tuple one must be there. `prompt`:
     fields that hold text for the model. `caps`: fields that cap the output, the one that wins first and the one every
-    engine knows last. `media`: fields in whose parts a URL may stand, with a byte that must occur for that. `batch`:
+    engine knows last. `media`: fields in whose parts a URL may stand. `batch`:
     fields whose list holds prompts of their own.
     The rest follows from these: `groups` of names that are not plain, the bytes a value may begin with (`opens`), and a
     decoder of the big fields alone (`large`).
@@ -49,7 +56,7 @@ class Table:
     required: tuple[tuple[str, ...], ...] = ()
     prompt: tuple[str, ...] = ()
     caps: tuple[str, ...] = ()
-    media: Mapping[str, bytes] = field(default_factory=dict)
+    media: Mapping[str, Media] = field(default_factory=dict)
     batch: tuple[str, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=dict)
     opens: Mapping[str, bytes] = field(default_factory=dict)
@@ -134,9 +141,6 @@ _TOKENIZE = _names(
 )
 _COUNT = _names("messages system tools tool_choice thinking output_config cache_control speed")
 
-_PARTS = b"["  # a part stands in a list of parts, in a message, in the list of messages
-_ITEMS = b"{"
-
 
 _GROUPS = {
     Group.GRANTED: _GRANTED,
@@ -155,7 +159,7 @@ _WRITTEN: Mapping[str, Table] = {
         required=(("messages",),),
         prompt=("messages", "tools", "functions"),
         caps=("max_completion_tokens", "max_tokens"),
-        media={"messages": _PARTS},
+        media={"messages": Media.MESSAGES},
     ),
     "completions": Table(
         plain=_COMPLETIONS | _SAMPLING | _ACCOUNT | (BULKY - _names("tools functions text output_config")),
@@ -171,7 +175,7 @@ _WRITTEN: Mapping[str, Table] = {
         required=(("input",),),
         prompt=("input", "instructions", "tools", "previous_response", "previous_input_messages"),
         caps=("max_output_tokens",),
-        media=dict.fromkeys(("input", "tools", "previous_response", "previous_input_messages"), _ITEMS),
+        media=dict.fromkeys(("input", "tools", "previous_response", "previous_input_messages"), Media.ITEMS),
     ),
     "messages": Table(
         plain=_MESSAGES | _names("tools output_config"),
@@ -179,35 +183,35 @@ _WRITTEN: Mapping[str, Table] = {
         required=(("messages",), ("max_tokens",)),
         prompt=("system", "messages", "tools"),
         caps=("max_tokens",),
-        media={"messages": _PARTS, "system": _ITEMS},
+        media={"messages": Media.MESSAGES, "system": Media.ITEMS},
     ),
     "embeddings": Table(
         plain=_EMBEDDINGS,
         required=(("input", "messages"),),
         prompt=("input", "messages"),
-        media={"messages": _PARTS, "input": _ITEMS},
+        media={"messages": Media.MESSAGES, "input": Media.ITEMS},
         batch=("input",),
     ),
     "rerank": Table(
         plain=_RERANK,
         required=(("query",), ("documents",)),
         prompt=("query", "documents"),
-        media={"query": _PARTS, "documents": _ITEMS},
+        media={"query": Media.ITEMS, "documents": Media.ITEMS},
         batch=("documents",),
     ),
-    "score": Table(plain=_SCORE, prompt=_SCORED, media=dict.fromkeys(_SCORED, _ITEMS), batch=_SCORED),
+    "score": Table(plain=_SCORE, prompt=_SCORED, media=dict.fromkeys(_SCORED, Media.ITEMS), batch=_SCORED),
     "tokenize": Table(
         plain=_TOKENIZE,
         required=(("prompt", "messages"),),
         prompt=("prompt", "messages", "tools"),
-        media={"messages": _PARTS},
+        media={"messages": Media.MESSAGES},
     ),
     "detokenize": Table(plain=_names("tokens"), required=(("tokens",),), prompt=("tokens",)),
     "count_tokens": Table(
         plain=_COUNT,
         required=(("messages",),),
         prompt=("system", "messages", "tools"),
-        media={"messages": _PARTS, "system": _ITEMS},
+        media={"messages": Media.MESSAGES, "system": Media.ITEMS},
     ),
 }
 

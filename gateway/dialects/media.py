@@ -1,24 +1,37 @@
 """Which URLs a prompt may make an engine fetch: `data:`, and hosts on the tenant's list (http.md 4.1).
 
-The tree is not built: each level is decoded into the few keys that can hold a part or its URL, the rest is skipped. So
-a key spelt with escapes (`"image_\\u0075rl"`) is found like any other, which a search for bytes would miss, and text costs
-one more scan at the decoder's speed. A host must be on the list exactly as the URL spells its authority: user names,
-numeric addresses, odd slashes and control characters simply match nothing. What a listed host redirects to is the
-engine's business.
+No tree is built. Each level is decoded into the few keys that can hold a part or its URL, and the rest is skipped. So a
+key spelt with escapes (`"image_\\u0075rl"`) is found like any other, which a search for bytes would miss, and text costs
+one more scan at the decoder's speed; a value in which no part can stand (one byte tells) costs none.
+A host must be on the list exactly as the URL spells its authority: user names, numeric addresses, odd slashes and
+control characters simply match nothing. What a listed host redirects to is the engine's business.
 """
 
 import re
 
 import msgspec
 
+from gateway.dialects.fields import Media
+from gateway.dialects.values import decode_list, invalid
 from gateway.errors import GatewayError
 from policies.decisions import Reason
+
+# A value larger than this with more objects or elements than these is searched for signs of media instead of walked,
+# and refused if there is one: a million parts would stop the loop for half a second.
+LARGE_BYTES = 256 * 1024
+MOST_OBJECTS = 65_536
+MOST_COMMAS = 262_144
+_SIGNS = (b'url"', b'embeds"', b"\\u006", b"\\u007")  # the last two: a letter of a key, escaped
 
 _NONE = msgspec.Raw()
 
 
-class _Node(msgspec.Struct, gc=False):
-    """A message, an item, a part or a source: the keys under which more of them, or a URL, may stand."""
+class _Message(msgspec.Struct, gc=False):
+    content: msgspec.Raw = _NONE
+
+
+class _Part(msgspec.Struct, gc=False):
+    """A part, an item or a source: the keys under which more of them, a URL or a tensor may stand."""
 
     content: msgspec.Raw = _NONE
     output: msgspec.Raw = _NONE
@@ -39,60 +52,86 @@ class _Link(msgspec.Struct, gc=False):
     url: msgspec.Raw = _NONE
 
 
-_node = msgspec.json.Decoder(_Node)
-_nodes = msgspec.json.Decoder(list[_Node])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
-_link = msgspec.json.Decoder(_Link)
-_text = msgspec.json.Decoder(str)
-_AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_decode_messages = msgspec.json.Decoder(list[_Message]).decode
+_decode_parts = msgspec.json.Decoder(list[_Part]).decode
+_decode_part = msgspec.json.Decoder(_Part).decode
+_decode_link = msgspec.json.Decoder(_Link).decode
+_decode_text = msgspec.json.Decoder(str).decode
 
+_NO_MEDIA = _Part()
 _BRANCHES = ("content", "output", "source")
 _URLS = ("image_url", "audio_url", "video_url", "file_url", "server_url", "url")
-_EMBEDS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")  # tensors, loaded by the engine
+_EMBEDS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")  # tensors, unpacked by the engine
+_AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 
 
-def check(field: str, value: bytes, hosts: frozenset[str]) -> None:
-    """Look through one field's raw value. Raises GatewayError(forbidden_target | parameter_not_allowed)."""
+def check(name: str, value: bytes, kind: Media, hosts: frozenset[str]) -> None:
+    """Look through the raw value of field `name`. Raises GatewayError(forbidden_target | parameter_not_allowed)."""
+    if value.find(b"[" if kind is Media.MESSAGES else b"{", kind is Media.MESSAGES) < 0:
+        return
+    if len(value) > LARGE_BYTES and _dense(value):
+        if any(sign in value for sign in _SIGNS):
+            raise invalid(name, "has too many parts")
+    elif kind is Media.MESSAGES:
+        _check_messages(name, value, hosts)
+    else:
+        _walk(name, value, hosts)
+
+
+def _dense(value: bytes) -> bool:
+    return value.count(b"{") > MOST_OBJECTS or value.count(b",") > MOST_COMMAS
+
+
+def _check_messages(name: str, value: bytes, hosts: frozenset[str]) -> None:
+    try:
+        messages: list[_Message] = _decode_messages(value)
+    except msgspec.ValidationError:
+        raise invalid(name, "must be a list of objects") from None
+    for message in messages:
+        _walk(name, bytes(message.content), hosts)
+
+
+def _walk(name: str, value: bytes, hosts: frozenset[str]) -> None:
+    """A part stands alone or in a list; text holds none."""
     opens = value[:1]
     if opens == b"[":
-        for node in _list(field, value, hosts):
-            _check_node(field, node, hosts)
+        for part in _parts(name, value, hosts):
+            if part != _NO_MEDIA:
+                _check_part(name, part, hosts)
     elif opens == b"{":
-        _check_node(field, _node.decode(value), hosts)
+        _check_part(name, _decode_part(value), hosts)
 
 
-def _list(field: str, value: bytes, hosts: frozenset[str]) -> list[_Node]:
+def _parts(name: str, value: bytes, hosts: frozenset[str]) -> list[_Part]:
     try:
-        return _nodes.decode(value)
-    except msgspec.ValidationError:  # something in it is not an object
-        for item in _raws.decode(value):
-            check(field, bytes(item), hosts)
+        return _decode_parts(value)
+    except msgspec.ValidationError:  # some elements are not objects
+        for item in decode_list(value):
+            _walk(name, bytes(item), hosts)
         return []
 
 
-def _check_node(field: str, node: _Node, hosts: frozenset[str]) -> None:
-    for name in _URLS:
-        link = getattr(node, name)
+def _check_part(name: str, part: _Part, hosts: frozenset[str]) -> None:
+    for key in _URLS:
+        link = getattr(part, key)
         if link is not _NONE:
-            _check_link(field, bytes(link), hosts)
-    for name in _EMBEDS:
-        if getattr(node, name) is not _NONE:
-            raise GatewayError(Reason.PARAMETER_NOT_ALLOWED, f"Parts with {name} are not allowed here.", param=field)
-    for name in _BRANCHES:
-        branch = getattr(node, name)
-        if branch is not _NONE:
-            check(field, bytes(branch), hosts)
+            _check_link(name, bytes(link), hosts)
+    for key in _EMBEDS:
+        if getattr(part, key) is not _NONE:
+            raise GatewayError(Reason.PARAMETER_NOT_ALLOWED, f"Parts with {key} are not allowed here.", param=name)
+    for key in _BRANCHES:
+        _walk(name, bytes(getattr(part, key)), hosts)
 
 
-def _check_link(field: str, link: bytes, hosts: frozenset[str]) -> None:
+def _check_link(name: str, link: bytes, hosts: frozenset[str]) -> None:
     """A link is a string, or an object with `url`; anything else is not one."""
     if link[:1] == b"{":
-        link = bytes(_link.decode(link).url)
+        link = bytes(_decode_link(link).url)
     if link[:1] != b'"' or link[:6].lower() == b'"data:':
         return
-    url = _text.decode(link)
+    url = _decode_text(link)
     found = _AUTHORITY.match(url)
     if url[:5].lower() != "data:" and (found is None or found[1].lower() not in hosts):
         raise GatewayError(
-            Reason.FORBIDDEN_TARGET, "The URL of a part must be data: or a host on your list.", param=field
+            Reason.FORBIDDEN_TARGET, "The URL of a part must be data: or a host on your list.", param=name
         )

@@ -17,6 +17,10 @@ from gateway.dialects.facts import (
 )
 
 _TEXTS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal")
+_PLAIN_TAILS = (
+    b'"finish_reason":null}]}\n\n',
+    b'"usage":null}\n\n',  # SGLang writes it into every chunk
+)
 _RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -81,14 +85,17 @@ def _bears_token(choice: Object) -> bool:
 
 
 def watch_chunks(events: bytes) -> bool:
-    """May these events of chat or completions hold an end, an error, an abort or usage?"""
-    return (
-        b"[DONE]" in events
-        or b"error" in events
-        or b'"abort"' in events
-        # SGLang writes "usage":null into every chunk
-        or (b'"usage"' in events and events.count(b'"usage"') != events.count(b'"usage":null'))
-    )
+    """May these events of chat or completions hold an end, an error, an abort or usage?
+
+    One line with such a tail holds neither end nor usage, and there is no need to look for them.
+    """
+    if b"error" in events or b'"abort"' in events:
+        return True
+    if events.endswith(_PLAIN_TAILS) and events.count(b"\n") == 2:
+        return False
+    if b"[DONE]" in events:
+        return True
+    return b'"usage"' in events and events.count(b'"usage"') != events.count(b'"usage":null')
 
 
 def watch_responses(events: bytes) -> bool:

@@ -27,6 +27,7 @@ from policies.decisions import Reason
 BULKY_BYTES = 256 * 1024
 STOPS_BYTES = 64 * 1024
 NOTICE_BYTES = 256
+MOST_COPIES = 8  # vLLM's own bound is 16384: CVE-2026-34756
 
 _TEMPLATE_KEYS = frozenset({"enable_thinking", "thinking"})
 _HEADER_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
@@ -111,29 +112,32 @@ def _shown(names: list[str]) -> tuple[str, ...]:
 
 def _check_shapes(table: Table, fields: Fields) -> None:
     for names in table.required:
-        if not any(name in fields for name in names):
+        if fields.keys().isdisjoint(names):
             raise missing(*names)
     for name, opens in table.opens.items():
         if name in fields and first_byte(fields[name]) not in opens:
             raise invalid(name, "has the wrong type")
-    bulk = fields.keys() & BULKY
-    if bulk and sum(len(fields[name]) for name in bulk) > BULKY_BYTES:
-        raise invalid("tools" if "tools" in bulk else min(bulk), "and other schemas are larger than 256 KiB together")
+    if not BULKY.isdisjoint(fields):
+        _check_bulk(fields)
+
+
+def _check_bulk(fields: Fields) -> None:
+    bulky = [name for name in fields if name in BULKY]
+    if sum(len(fields[name]) for name in bulky) > BULKY_BYTES:
+        raise invalid(bulky[0], "and other schemas are larger than 256 KiB together")
 
 
 def _check_media(table: Table, fields: Fields, hosts: frozenset[str]) -> None:
-    for name, sign in table.media.items():
+    for name, kind in table.media.items():
         if name in fields:
-            value = bytes(fields[name])
-            if value.find(sign, 1) > 0 or value[:1] == b"{":
-                media.check(name, value, hosts)
+            media.check(name, bytes(fields[name]), kind, hosts)
 
 
 # ---- limits
 
 
-def _at_most_8(name: str, raw: msgspec.Raw) -> None:
-    integer(name, raw, 1, 8)
+def _copies(name: str, raw: msgspec.Raw) -> None:
+    integer(name, raw, 1, MOST_COPIES)
 
 
 def _logprobs(name: str, raw: msgspec.Raw) -> None:
@@ -153,8 +157,8 @@ def _biases(name: str, raw: msgspec.Raw) -> None:
 
 
 LIMITS: Mapping[str, Callable[[str, msgspec.Raw], None]] = {
-    "n": _at_most_8,
-    "best_of": _at_most_8,
+    "n": _copies,
+    "best_of": _copies,
     "logprobs": _logprobs,
     "top_logprobs": _logprobs,
     "stop": _stops,
