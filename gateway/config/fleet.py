@@ -36,7 +36,10 @@ class Model(Section):
         description="Name sent to the engine.",
         json_schema_extra={"x-default": "the model's name here"},
     )
-    kind: Literal["chat", "completion", "embedding"] = Field("chat", description="What it is for.")
+    kind: Literal["chat", "completion", "embedding"] = Field(
+        "chat",
+        description="Its routes. `chat`: all that generate; `completion`: `/v1/completions`; `embedding`: embeddings, rerank, score.",
+    )
     context_tokens: Annotated[int, Whole(1, 10_000_000)] = Field(description="Tokens of prompt and answer together.")
     max_output_tokens: Annotated[int, Whole(1, 10_000_000)] = Field(
         default_factory=lambda known: min(known["context_tokens"], 8192),

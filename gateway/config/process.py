@@ -104,7 +104,7 @@ class Timeouts(Section):
     connect_s: EngineSide = Field(1.0, description="Connecting to an engine.")
     first_byte_s: EngineSide = Field(120.0, description="From dispatch to the first event of a stream.")
     idle_s: EngineSide = Field(30.0, description="Between two events of a stream.")
-    total_s: EngineSide = Field(1800.0, description="One request, from dispatch to its last byte.")
+    total_s: EngineSide = Field(1800.0, description="One request, from its first byte to the last of its answer.")
     upstream_keepalive_s: EngineSide = Field(
         4.0, description="How long an idle connection to an engine is kept. Below the engine's own limit (vLLM: 5)."
     )
