@@ -248,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
         if self.state == State.HEAD:
             self._raw.append((name.lower(), value))
             return
-        self._trailers += len(name) + len(value)
+        self._trailers += len(name) + len(value) + 4  # as on the wire: colon, space, CRLF
         if self._trailers > heads.TRAILER_BYTES and self._error is None:
             self._error = GatewayError(Reason.HEAD_TOO_LARGE, "The trailers are too long.")
 
@@ -308,6 +308,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._error is None and self.state != State.BUSY:
             self._check_incomplete(exchange)
+        if self._error is None and self.state >= State.BODY:
+            self._check_overhead(exchange)
         if self._error is not None:
             self._refuse(exchange, self._error, close=self.state != State.BUSY)
         elif self.state == State.BUSY:
@@ -325,6 +327,8 @@ class ClientConnection(asyncio.Protocol):
             self._body_began_s = now
             self.deadline = now + self.server.timers.body_gap_s
         self._touched_s = now
+
+    def _check_overhead(self, exchange: Exchange) -> None:
         head = cast(heads.Head, exchange.head)
         overhead = self._wire - exchange.body_bytes - heads.HEAD_BYTES
         if head.chunked and overhead > heads.CHUNK_OVERHEAD_BYTES + exchange.body_bytes // 4:
