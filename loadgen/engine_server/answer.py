@@ -29,7 +29,7 @@ class Answer:
     """
 
     prompt_tokens: int
-    pieces: list[str]
+    pieces: list[bytes]
     thinking: int
     tool: str | None
     finish: str
@@ -41,10 +41,10 @@ class Answer:
             return Segment.REASONING
         return Segment.TOOL if self.tool is not None else Segment.TEXT
 
-    def join(self, segment: Segment, given: int) -> str:
+    def join(self, segment: Segment, given: int) -> bytes:
         """The JSON-escaped text of one segment among the first `given` tokens."""
         start, end = (0, self.thinking) if segment is Segment.REASONING else (self.thinking, len(self.pieces))
-        return "".join(self.pieces[start : min(end, given)])
+        return b"".join(self.pieces[start : min(end, given)])
 
 
 def plan(ask: Ask, prompt: bytes, index: int, profile: Profile, limits: "Limits") -> Answer:
@@ -64,7 +64,7 @@ def plan(ask: Ask, prompt: bytes, index: int, profile: Profile, limits: "Limits"
     raw, stopped = _stop_at(raw, thinking, ask.stop)
     return Answer(
         prompt_tokens=prompt_tokens,
-        pieces=[_escape(piece) for piece in raw] if tool or ask.marker.canary else raw,
+        pieces=[_escape(piece) for piece in raw] if tool or ask.marker.canary else [piece.encode() for piece in raw],
         thinking=min(thinking, len(raw)),
         tool=tool,
         finish="stop" if stopped else finish,
@@ -133,5 +133,5 @@ def _stop_at(raw: list[str], thinking: int, stops: list[str]) -> tuple[list[str]
     return [*raw[:keep], rest], True
 
 
-def _escape(piece: str) -> str:
-    return msgspec.json.encode(piece)[1:-1].decode()
+def _escape(piece: str) -> bytes:
+    return msgspec.json.encode(piece)[1:-1]

@@ -65,7 +65,7 @@ class Control:
 
     async def _log(self, request: web.Request) -> web.Response:
         lines = self._engine.log.lines(probes="probes" in request.query)
-        return web.Response(body=lines, content_type="application/x-ndjson")
+        return web.Response(body=lines, content_type="application/json")
 
     async def _lag(self, _: web.Request) -> web.Response:
         lag = self._engine.pacemaker.lag

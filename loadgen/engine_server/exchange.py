@@ -13,7 +13,7 @@ from loadgen.engine_server.faulty import FaultyStream
 from loadgen.engine_server.http import LAST_CHUNK, Connection, Headers, Request
 from loadgen.engine_server.log import Entry
 from loadgen.engine_server.messages import Messages
-from loadgen.engine_server.shapes import Chat, Completions, Shape, messages_usage, usage_object
+from loadgen.engine_server.shapes import Chat, Completions, Shape, Template, fill, messages_usage, usage_object
 from loadgen.engine_server.whole import WholeAnswer
 from loadgen.sim.sequence import Sequence
 
@@ -49,7 +49,7 @@ class Engine(Protocol):
 class Choice:
     """One sequence's part of an answer: how many tokens are given, which segment is open."""
 
-    __slots__ = ("answer", "exchange", "given", "held", "index", "segment", "sequence")
+    __slots__ = ("_around", "_held", "_plain_until", "_segment", "answer", "exchange", "given", "index", "sequence")
 
     def __init__(self, exchange: "Exchange", index: int, answer: Answer, sequence: Served) -> None:
         self.exchange = exchange
@@ -57,58 +57,61 @@ class Choice:
         self.answer = answer
         self.sequence = sequence
         self.given = 0
-        self.held = ""  # text of tokens that wait for the stream interval
-        self.segment: Segment | None = None
+        self._held = b""  # text of tokens that wait for the stream interval
+        self._segment: Segment | None = None  # the open one
+        self._around: Template = (b"", b"")
+        self._plain_until = 0  # tokens before this one are an event each, with nothing else to do
 
     def token(self) -> None:
         """The model gave this sequence one more token."""
-        self.given += 1
-        if self.exchange.ask.stream:
-            self._stream()
+        position = self.given
+        self.given = position + 1
+        if position < self._plain_until:
+            before, after = self._around
+            self.exchange.send(before + self.answer.pieces[position] + after)
+        elif self.exchange.ask.stream:
+            self._stream(position)
         elif self.given == len(self.answer.pieces):
             self.exchange.choice_over()
 
-    def _stream(self) -> None:
-        exchange, answer, position = self.exchange, self.answer, self.given - 1
+    def _stream(self, position: int) -> None:
+        """A token that opens a segment, is the last, is held back, or carries usage."""
+        exchange, answer = self.exchange, self.answer
         segment = answer.segment(position)
-        if segment is not self.segment:
-            self._change(segment)
-        piece = answer.pieces[position]
-        if position + 1 == len(answer.pieces):
-            return self._finish(self.held + piece, answer.finish)
-        if exchange.interval > 1:
-            return self._hold(segment, piece)
-        usage = exchange.running_usage(self) if exchange.ask.continuous_usage else b""
-        return exchange.send(exchange.shape.token(self.index, segment, piece, usage))
+        if segment is not self._segment:
+            self._open(segment)
+        self._held += answer.pieces[position]
+        if self.given == len(answer.pieces):
+            return self._finish(segment, answer.finish)
+        if position == 0 or self.given % exchange.interval == 0:
+            self._flush()
+        if exchange.interval == 1 and not exchange.ask.continuous_usage:
+            self._plain_until = answer.thinking if segment is Segment.REASONING else len(answer.pieces) - 1
+        return None
 
-    def _hold(self, segment: Segment, piece: str) -> None:
-        self.held += piece
-        if self.given == 1 or self.given % self.exchange.interval == 0:
-            self._flush(segment)
-
-    def _flush(self, segment: Segment) -> None:
-        held, self.held = self.held, ""
-        usage = self.exchange.running_usage(self) if self.exchange.ask.continuous_usage else b""
-        if held:
-            self.exchange.send(self.exchange.shape.token(self.index, segment, held, usage))
-
-    def _change(self, segment: Segment) -> None:
+    def _open(self, segment: Segment) -> None:
         exchange, shape = self.exchange, self.exchange.shape
-        if self.segment is None:
+        if self._segment is None:
             exchange.first_token()
             exchange.begin(self)
         else:
-            self._flush(self.segment)
-            exchange.send_all(shape.close(self.index, self.segment))
+            self._flush()
+            exchange.send_all(shape.close(self.index, self._segment))
         exchange.send_all(shape.open(self.index, segment, self.answer.tool))
-        self.segment = segment
+        self._segment = segment
+        self._around = shape.around(self.index, segment)
 
-    def _finish(self, text: str, reason: str) -> None:
+    def _flush(self) -> None:
+        held, self._held = self._held, b""
+        if held:
+            usage = self.exchange.running_usage(self) if self.exchange.ask.continuous_usage else b""
+            self.exchange.send(fill(self._around, held, usage))
+
+    def _finish(self, segment: Segment, reason: str) -> None:
         exchange = self.exchange
         wants_usage = exchange.ask.continuous_usage or exchange.ask.route == "messages"
         usage = exchange.running_usage(self) if wants_usage else b""
-        segment = self.segment or Segment.TEXT
-        exchange.send_all(exchange.shape.finish(self.index, segment, text, reason, usage))
+        exchange.send_all(exchange.shape.finish(self.index, segment, self._held, reason, usage))
         exchange.choice_over()
 
     def cut_short(self) -> None:
@@ -116,9 +119,9 @@ class Choice:
         if self.given < len(self.answer.pieces):
             self.answer.finish = "abort"
             if self.exchange.ask.stream:
-                if self.segment is None:
-                    self._change(Segment.TEXT)
-                self._finish(self.held, "abort")
+                if self._segment is None:
+                    self._open(Segment.TEXT)
+                self._finish(self._segment or Segment.TEXT, "abort")
             else:
                 self.exchange.choice_over()
 

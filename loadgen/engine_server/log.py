@@ -74,9 +74,9 @@ class RequestLog:
             self._file.write(msgspec.json.encode(entry) + b"\n")
 
     def lines(self, probes: bool = False) -> bytes:
-        """JSON Lines, oldest first."""
+        """A JSON array with one line per request, oldest first."""
         entries = [*self._entries, *(self._probes if probes else ())]
-        return b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        return b"[" + b",\n".join(map(msgspec.json.encode, entries)) + b"]\n"
 
     def clear(self) -> None:
         """Forget all entries."""

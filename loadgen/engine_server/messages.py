@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
-from loadgen.engine_server.shapes import STOP_REASONS
+from loadgen.engine_server.shapes import STOP_REASONS, Template, fill
 
 BLOCKS: dict[Segment, dict[str, object]] = {
     Segment.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
@@ -26,36 +26,33 @@ class Messages:
         self.id = f"chatcmpl-{request_id}"
         self.model = model
         self._block = 0
-        self._head = b""  # of a delta event of the open block
-        self._tail = b""
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         message = self._message([], None) | {"usage": msgspec.Raw(usage)}
         return [_named({"type": "message_start", "message": message})]
 
     def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
-        kind, field = DELTAS[segment]
-        self._head = (
-            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self._block},'
-            f'"delta":{{"type":"{kind}","{field}":"'
-        ).encode()
-        self._tail = b'"}}\n\n'
         block = dict(BLOCKS[segment])
         if segment is Segment.TOOL:
             block |= {"id": f"call_{self.id[-24:]}", "name": tool}
         return [_named({"type": "content_block_start", "index": self._block, "content_block": block})]
 
-    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
-        return b"".join((self._head, text.encode(), self._tail))
+    def around(self, index: int, segment: Segment) -> Template:
+        kind, field = DELTAS[segment]
+        head = (
+            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self._block},'
+            f'"delta":{{"type":"{kind}","{field}":"'
+        )
+        return head.encode(), b'"}}\n\n'
 
     def close(self, index: int, segment: Segment) -> list[bytes]:
         self._block += 1
         return [_named({"type": "content_block_stop", "index": self._block - 1})]
 
-    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
         delta = {"stop_reason": STOP_REASONS[reason], "stop_sequence": None}
         last: dict[str, object] = {"type": "message_delta", "delta": delta, "usage": msgspec.Raw(usage)}
-        return [self.token(index, segment, text, usage), *self.close(index, segment), _named(last)]
+        return [fill(self.around(index, segment), text, b""), *self.close(index, segment), _named(last)]
 
     def end(self, usage: bytes) -> list[bytes]:
         return [_named({"type": "message_stop"})]
@@ -64,9 +61,9 @@ class Messages:
         answer, given, reason = answers[0]
         blocks: list[dict[str, object]] = []
         if answer.thinking:
-            thinking = msgspec.Raw(f'"{answer.join(Segment.REASONING, given)}"'.encode())
+            thinking = msgspec.Raw(b'"%b"' % answer.join(Segment.REASONING, given))
             blocks.append(BLOCKS[Segment.REASONING] | {"thinking": thinking})
-        text = msgspec.Raw(f'"{answer.join(Segment.TEXT, given)}"'.encode())
+        text = msgspec.Raw(b'"%b"' % answer.join(Segment.TEXT, given))
         if answer.tool is None:
             blocks.append({"type": "text", "text": text})
         else:

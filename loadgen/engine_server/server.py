@@ -107,7 +107,7 @@ class SimulatedEngine:
 
     def _emit(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
-            if isinstance(sequence, Served) and not sequence.choice.exchange.ended:
+            if isinstance(sequence, Served):
                 sequence.choice.token()
 
     def _handle(self, request: Request) -> None:

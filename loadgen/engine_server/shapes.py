@@ -5,7 +5,7 @@ Events are cut from templates made once per answer, so that a token costs a join
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -14,6 +14,20 @@ from loadgen.engine_server.answer import Answer, Segment
 DONE = b"data: [DONE]\n\n"
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "abort": "abort"}
 TEXT = "\x01"  # stands for the text in a template
+Template = tuple[bytes, bytes]
+
+
+def template(event: dict[str, object]) -> Template:
+    """What stands before and after the text of an event."""
+    before, after = msgspec.json.encode(event).split(rb"\u0001")
+    return b"data: " + before, after + b"\n\n"
+
+
+def fill(parts: Template, text: bytes, usage: bytes) -> bytes:
+    """An event from its template; `usage` becomes its last field unless it is empty."""
+    if usage:
+        return b"".join((parts[0], text, parts[1][:-3], b',"usage":', usage, b"}\n\n"))
+    return parts[0] + text + parts[1]
 
 
 class Shape(Protocol):
@@ -25,13 +39,13 @@ class Shape(Protocol):
     def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
         """Events that begin a segment."""
 
-    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
-        """One event of text; `usage` is a JSON object or empty."""
+    def around(self, index: int, segment: Segment) -> Template:
+        """What stands around the text of a token's event in the open segment."""
 
     def close(self, index: int, segment: Segment) -> list[bytes]:
         """Events that end a segment."""
 
-    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
+    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
         """The last token of a choice and why it ended."""
 
     def end(self, usage: bytes) -> list[bytes]:
@@ -59,22 +73,6 @@ def messages_usage(prompt: int, output: int, cached: int | None) -> bytes:
     return msgspec.json.encode(usage)
 
 
-class _Templates:
-    """Events of the `data: {json}` form, kept as (before the text, after it) per (index, segment)."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, Segment, str | None], tuple[bytes, bytes]] = {}
-
-    def fill(self, key: tuple[int, Segment, str | None], make: Any, text: str, usage: bytes) -> bytes:
-        pair = self._made.get(key)
-        if pair is None:
-            before, after = msgspec.json.encode(make(*key)).split(rb"\u0001")
-            pair = self._made[key] = (b"data: " + before, after + b"\n\n")
-        if usage:
-            return b"".join((pair[0], text.encode(), pair[1][:-3], b',"usage":', usage, b"}\n\n"))
-        return b"".join((pair[0], text.encode(), pair[1]))
-
-
 class Chat:
     """`/v1/chat/completions`."""
 
@@ -82,7 +80,6 @@ class Chat:
         self.id = f"chatcmpl-{request_id}"
         self.model = model
         self.created = int(time.time())
-        self._templates = _Templates()
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         choice = self._choice(index, {"role": "assistant", "content": ""}, None)
@@ -97,14 +94,14 @@ class Chat:
         call = {"id": f"call_{self.id[-24:]}{index}", "type": "function", "index": 0, "function": function}
         return [_event(self._envelope([self._choice(index, {"tool_calls": [call]}, None)]))]
 
-    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
-        return self._templates.fill((index, segment, None), self._template, text, usage)
+    def around(self, index: int, segment: Segment) -> Template:
+        return template(self._token(index, segment, None))
 
     def close(self, index: int, segment: Segment) -> list[bytes]:
         return []
 
-    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
-        return [self._templates.fill((index, segment, reason), self._template, text, usage)]
+    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
+        return [fill(template(self._token(index, segment, reason)), text, usage)]
 
     def end(self, usage: bytes) -> list[bytes]:
         return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
@@ -134,7 +131,7 @@ class Chat:
         choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
         return choice | {"stop_reason": None, "token_ids": None}
 
-    def _template(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
+    def _token(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
         delta: dict[str, object] = {"content": TEXT}
         if segment is Segment.REASONING:
             delta = {"reasoning": TEXT}
@@ -158,7 +155,6 @@ class Completions:
         self.id = f"cmpl-{request_id}"
         self.model = model
         self.created = int(time.time())
-        self._templates = _Templates()
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         return []
@@ -166,14 +162,14 @@ class Completions:
     def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
         return []
 
-    def token(self, index: int, segment: Segment, text: str, usage: bytes) -> bytes:
-        return self._templates.fill((index, Segment.TEXT, None), self._template, text, usage)
+    def around(self, index: int, segment: Segment) -> Template:
+        return template(self._token(index, segment, None))
 
     def close(self, index: int, segment: Segment) -> list[bytes]:
         return []
 
-    def finish(self, index: int, segment: Segment, text: str, reason: str, usage: bytes) -> list[bytes]:
-        return [self._templates.fill((index, Segment.TEXT, reason), self._template, text, usage)]
+    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
+        return [fill(template(self._token(index, segment, reason)), text, usage)]
 
     def end(self, usage: bytes) -> list[bytes]:
         return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
@@ -181,12 +177,12 @@ class Completions:
     def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
         choices = []
         for index, (answer, given, reason) in enumerate(answers):
-            text = _plain("".join(answer.pieces[:given]))
+            text = _plain(b"".join(answer.pieces[:given]))
             choices.append(self._choice(index, text, reason) | {"prompt_logprobs": None})
         body = self._envelope(choices) | {"service_tier": None, "system_fingerprint": None}
         return msgspec.json.encode(body | _usage(usage) | {"kv_transfer_params": None})
 
-    def _template(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
+    def _token(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
         return self._envelope([self._choice(index, TEXT, reason)])
 
     def _choice(self, index: int, text: str, reason: str | None) -> dict[str, object]:
@@ -198,8 +194,8 @@ class Completions:
         return {**head, "choices": choices}
 
 
-def _plain(escaped: str) -> str:
-    return msgspec.json.decode(f'"{escaped}"', type=str)
+def _plain(escaped: bytes) -> str:
+    return msgspec.json.decode(b'"%b"' % escaped, type=str)
 
 
 def _usage(usage: bytes) -> dict[str, object]:

@@ -109,8 +109,10 @@ def _read(name: str, text: str) -> Profile:
     _refuse_unknown(name, data, known)
     try:
         return _build(name, data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProfileError(f"profile {name}: {error!r}") from error
+    except KeyError as error:
+        raise ProfileError(f"profile {name}: missing {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ProfileError(f"profile {name}: {error}") from error
 
 
 def _build(name: str, data: Mapping[str, object]) -> Profile:

@@ -125,14 +125,19 @@ class Scheduler:
     def _continue_running(self, batch: Batch, cap: int) -> int:
         """Serve the running list in order; returns the budget left."""
         budget = self.settings.max_num_batched_tokens
+        context = 0
         decodes, preempted = batch.decodes, batch.preempted
         for sequence in self.running.copy():
             if budget <= 0:
                 break
             if preempted and sequence.state is not State.RUNNING:
                 continue
-            known = sequence.known
-            share = 1 if sequence.decoding else min(known - sequence.computed, cap, budget)
+            if sequence.decoding and sequence.known < sequence.capacity:  # nothing to do for most decodes
+                decodes.append(sequence)
+                context += sequence.known
+                budget -= 1
+                continue
+            share = 1 if sequence.decoding else min(sequence.known - sequence.computed, cap, budget)
             end = sequence.computed + share
             if end >= sequence.capacity:  # the last block fills up, or one more is needed
                 if not self._grow(sequence, end, batch):
@@ -140,10 +145,11 @@ class Scheduler:
                 budget = self.settings.max_num_batched_tokens - batch.tokens
             if sequence.decoding:
                 decodes.append(sequence)
+                context += sequence.known
             else:
                 batch.add_chunk(sequence, share)
             budget -= share
-        batch.context = sum(sequence.known for sequence in decodes)
+        batch.context = sum(sequence.known for sequence in decodes) if preempted else context
         return budget
 
     def _admit_waiting(self, batch: Batch, budget: int, cap: int, now: float) -> None:
