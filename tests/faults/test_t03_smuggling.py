@@ -59,10 +59,7 @@ async def fronted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     directory = tmp_path_factory.mktemp(f"t03-{request.param}")
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(ParserTarget(request.param, directory))
-        settings = config(
-            [target.url],
-            endpoints=[{"name": "e0", "url": target.url, "engine": "openai", "pools": ["main"], "max_seqs": 512}],
-        )
+        settings = config([target.url], endpoint={"engine": "openai", "max_seqs": 512})
         launch = Launch(optimize=request.param == TARGETS[0])  # -O removes asserts: no check may live in one
         gateway = await stack.enter_async_context(Gateway(settings, directory, launch=launch))
         yield Fronted(gateway, target)
@@ -125,7 +122,7 @@ async def test_every_hand_case_gets_its_status_and_leaves_nothing_over(fronted: 
     async with holding(fronted.gateway):
         faults = [fault for case in corpora.cases() for fault in await one_case(fronted, case)]
         await fronted.agreed()
-    assert faults == []
+    assert not faults, "\n".join(faults)
 
 
 async def test_a_good_message_byte_by_byte_is_the_same_message(fronted: Fronted) -> None:

@@ -20,12 +20,14 @@ STREAMED = ("chat", "completions", "messages", "responses")
 CASES = [(route, False) for route in PATHS] + [(route, True) for route in STREAMED]
 CLOSED_P99_S = 0.25
 EACH = 12
+SLOTS = 32
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     # No timer may do the work of the cancellation: all of them are far longer than the test.
-    async with stage(tmp_path_factory.mktemp("t09"), timeouts={"scale": 1}, upstream={"probe_s": 1}) as made:
+    directory, endpoint = tmp_path_factory.mktemp("t09"), {"max_seqs": SLOTS}
+    async with stage(directory, endpoint=endpoint, timeouts={"scale": 1}, upstream={"probe_s": 1}) as made:
         yield made
 
 
@@ -114,8 +116,8 @@ async def test_a_slot_is_free_as_soon_as_its_client_has_left(calm: Stage, route:
 @pytest.mark.parametrize(("route", "streamed"), CASES)
 async def test_a_queued_request_that_left_is_never_dispatched(calm: Stage, route: str, streamed: bool) -> None:
     calm.engine.answer = prefilling
-    held = [await calm.begin("chat", f"holder {at}") for at in range(64)]
-    await until(lambda: calm.engine.active == 64, 5, "the engine is not full")
+    held = [await calm.begin("chat", f"holder {at}") for at in range(SLOTS)]
+    await until(lambda: calm.engine.active == SLOTS, 5, "the engine is not full")
     queued = [await calm.begin(route, f"queued {at}", stream=streamed) for at in range(20)]
     await queue_is(calm, 20)
     for client in queued[::2]:
@@ -155,6 +157,7 @@ async def test_a_client_that_leaves_while_we_connect_frees_its_slot(tmp_path_fac
             left = time.monotonic()
             await inflight_is(made, 0)
             assert time.monotonic() - left < 0.5
+        await until(lambda: len(made.gateway.access()) == 3, 2, "three lines are not written")
         assert [(one["status"], one["stage"]) for one in made.gateway.access()] == [(499, "connect")] * 3
         assert made.engine.seen == []
 

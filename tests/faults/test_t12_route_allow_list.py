@@ -59,10 +59,19 @@ async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
         yield made
 
 
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
+GRANTED = {
+    "/tokenize": b'{"model":"m","prompt":"x"}',
+    "/detokenize": b'{"model":"m","tokens":[1,2]}',
+    "/v1/messages/count_tokens": CHAT,
+    "/rerank": b'{"model":"emb","query":"x","documents":["a"]}',
+    "/v1/rerank": b'{"model":"emb","query":"x","documents":["a"]}',
+    "/score?id=e1": b'{"model":"emb","text_1":"x","text_2":"y"}',
+}
+
+
 def request(method: str, target: str, host: bytes = b"forebay") -> bytes:
-    body = (
-        b"" if method in ("GET", "HEAD") else b'{"model":"m","prompt":"x","messages":[{"role":"user","content":"x"}]}'
-    )
+    body = b"" if method in ("GET", "HEAD") else GRANTED.get(target, CHAT)
     head = (
         f"{method} {target} HTTP/1.1\r\nhost: ".encode()
         + host
@@ -115,7 +124,7 @@ async def test_a_route_that_is_not_granted_is_refused(one: Stage, path: str) -> 
 async def test_a_granted_route_reaches_its_constant_path(tmp_path_factory: pytest.TempPathFactory) -> None:
     allow = {"allow": {"routes": ["tokenize", "detokenize", "count_tokens"]}}
     async with stage(tmp_path_factory.mktemp("t12-granted"), tenant_defaults=allow) as granted, granted.holding():
-        for path in ("/tokenize", "/detokenize", "/v1/messages/count_tokens", "/rerank", "/v1/rerank", "/score?id=e1"):
+        for path in GRANTED:
             assert await status_of(granted, request("POST", path)) == 200, path
         assert [seen.target.decode() for seen in granted.engine.seen] == [
             "/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v1/rerank", "/v1/rerank", "/v1/score",

@@ -102,7 +102,7 @@ ENDLESS: list[tuple[Callable[[], Iterator[bytes]], int, str]] = [
     (endless_extension, 400, "chunk_overhead"),
     (endless_size, 400, "chunk_overhead"),
     (trailers, 431, "head_too_large"),
-    (endless_trailer, 431, "head_too_large"),
+    (endless_trailer, 400, "chunk_overhead"),
     (endless_field, 431, "head_too_large"),
     (endless_fields, 431, "head_too_large"),
     (endless_target, 414, "target_too_long"),
@@ -214,16 +214,14 @@ async def test_a_bomb_is_refused_unopened(one: Stage, coding: str) -> None:
         assert rss_bytes(one.gateway.pid) - before <= RSS_MIB * MIB and one.engine.seen == []
 
 
-@pytest.mark.parametrize("size", [MIB, 8 * MIB, 15 * MIB])
-async def test_a_large_prompt_within_the_limit_passes(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+async def test_a_large_prompt_within_the_limit_passes(tmp_path_factory: pytest.TempPathFactory) -> None:
     models = {"m": {"context_tokens": 10_000_000}}
-    async with (
-        stage(tmp_path_factory.mktemp("t17-large"), models=models, timeouts={"scale": 1}) as large,
-        large.holding(),
-    ):
-        answer = await large.ask("chat", "x" * size, timeout_s=20)
-        assert answer.status == 200
-        assert len(wire.prompt_of(large.engine.seen[0].json)) == size
+    directory = tmp_path_factory.mktemp("t17-large")
+    async with stage(directory, models=models, timeouts={"scale": 1}) as large, large.holding():
+        for size in (MIB, 8 * MIB, 15 * MIB):
+            answer = await large.ask("chat", "x" * size, timeout_s=20)
+            assert answer.status == 200
+            assert len(wire.prompt_of(large.engine.seen[-1].json)) == size
 
 
 async def test_the_gateway_serves_on_after_all_of_it(one: Stage) -> None:

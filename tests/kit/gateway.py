@@ -47,10 +47,14 @@ class Launch:
     ready_s: float = 20.0
 
 
-def config(urls: Sequence[str], **changes: Any) -> dict[str, Any]:
-    """A small fleet over `urls`: model `m`, and `emb` for the prefill routes; `changes` is merged in, section by section."""
+def config(urls: Sequence[str], *, endpoint: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A small fleet over `urls`: model `m`, and `emb` for the prefill routes.
+
+    `endpoint` is merged into every endpoint, `changes` into the whole, section by section.
+    """
     endpoints = [
-        {"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main", "emb"]} for at, url in enumerate(urls)
+        {"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main", "emb"], **(endpoint or {})}
+        for at, url in enumerate(urls)
     ]
     made: dict[str, Any] = {
         "version": 1,
@@ -63,6 +67,7 @@ def config(urls: Sequence[str], **changes: Any) -> dict[str, Any]:
         "pools": {"main": {"model": "m"}, "emb": {"model": "emb"}},
         "endpoints": endpoints,
         "upstream": {"probe_s": 2},
+        "admission": {"drain_lag_s": 0},
         "timeouts": {"scale": 0.1},
     }
     return merged(made, changes)
@@ -167,7 +172,7 @@ class Gateway:
         if self.child.exited:
             raise RuntimeError(f"the gateway ended with status {self.child.process.returncode}")
         try:
-            return (await self.get("/readyz")).status == 200
+            return (await self.get("/readyz", port=self.admin_port)).status == 200
         except OSError:
             return False
 
