@@ -19,6 +19,10 @@ ENGINES = 4
 _GROUPS = 2  # processes that carry them: one each for the two cores this should run on
 PROFILE = "llama70b-fp8-h200-tp2"
 _BUDGET, _SEQS, _CONTEXT = 2048, 256, 32768
+# How much unanswered prompt the gateway binds to one engine: as much as the longest prompt. With one step (2,048) an
+# engine would have a long prompt all to itself, although its long-prefill cap lets short ones run beside it: 94.7 % of
+# this load within its SLO instead of 98.1 % (engine model in virtual time, five seeds).
+_PREFILL = _CONTEXT
 _START_S = 60.0
 _FOREBAY = (sys.executable, "-m", "gateway")
 
@@ -92,7 +96,7 @@ def engine_argv(port: int, count: int, seed: int) -> tuple[str, ...]:
 
 
 def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object]:
-    """What stands in forebay.yaml: the engines' own bounds, three classes, a quick drain."""
+    """What stands in forebay.yaml: bounds of the engines, three classes, a quick drain."""
     return {
         "version": 1,
         "listen": {"host": "127.0.0.1", "port": listeners.data},
@@ -106,7 +110,7 @@ def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object
                 "engine": "vllm",
                 "pools": ["main"],
                 "max_seqs": _SEQS,
-                "max_prefill_tokens": _BUDGET,
+                "max_prefill_tokens": _PREFILL,
             }
             for number, url in enumerate(engines)
         ],

@@ -84,7 +84,7 @@ async def _demo(options: DemoOptions, screen: Console) -> int:
         schedule.write(folder.path / "schedule.jsonl.gz")
         arms = _arms(options, listeners, folder.path)
         samples = {arm.name: await arm.run(load, screen) for arm in arms}
-        reports = {name: report(of_arm, load.slo, load.window_s) for name, of_arm in samples.items()}
+        reports = {name: report(of_arm, load.classes, load.slo, load.window_s) for name, of_arm in samples.items()}
         _publish(options, scenario, reports)
         failed = _complain(screen, samples, reports)
         folder.keep = folder.keep or failed

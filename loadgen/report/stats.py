@@ -65,7 +65,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One arm: all measured requests together, and by priority class in the order of the scenario."""
+    """One arm: all measured requests together, and by priority class."""
 
     totals: Totals
     classes: Mapping[str, Totals]
@@ -85,9 +85,8 @@ def quantile(values: Iterable[float], p: float) -> Quantile:
     return Quantile(value=percentile(ordered, p), count=len(ordered), p=p)
 
 
-def report(samples: Sequence[Sample], slo: Slo, window_s: tuple[float, float]) -> Report:
-    """The figures of one arm. Throughput counts every token that came in the window, warm-up requests' too."""
-    classes = dict.fromkeys(sample.priority for sample in sorted(samples, key=lambda one: one.id))
+def report(samples: Sequence[Sample], classes: Iterable[str], slo: Slo, window_s: tuple[float, float]) -> Report:
+    """The figures of one arm, `classes` in that order. Throughput counts every token of the window, warm-up's too."""
     return Report(
         totals=totals(samples, slo, window_s),
         classes={name: totals([one for one in samples if one.priority == name], slo, window_s) for name in classes},

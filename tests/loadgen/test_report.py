@@ -168,9 +168,9 @@ def test_gaps_of_all_answers_are_pooled() -> None:
     assert totals(run, STD, WINDOW).itl_p99.value == pytest.approx(300, abs=0.1)
 
 
-def test_classes_stand_in_the_order_of_their_first_request() -> None:
+def test_classes_stand_in_the_order_asked_for() -> None:
     run = [sample(1, priority="batch"), sample(0, priority="interactive"), sample(2, priority="batch")]
-    got = report(run, STD, WINDOW)
+    got = report(run, ("interactive", "batch"), STD, WINDOW)
     assert list(got.classes) == ["interactive", "batch"]
     assert got.classes["batch"].offered == 2 and got.totals.offered == 3
 
@@ -188,7 +188,7 @@ def test_the_json_has_the_documented_keys() -> None:
 
 def made(good: int, bad: int, bad_outcome: Outcome = Outcome.OK) -> Report:
     run = [sample(n) for n in range(good)] + [sample(good + n, bad_outcome, first_s=2.0) for n in range(bad)]
-    return report(run, STD, WINDOW)
+    return report(run, ("interactive",), STD, WINDOW)
 
 
 def shown(arms: dict[str, Report], width: int = 80) -> str:
@@ -231,4 +231,4 @@ def test_the_sentence_does_not_claim_what_was_not_won(theirs: Report) -> None:
 
 
 def test_nothing_measured_is_said_and_not_divided_by() -> None:
-    assert "Nothing was measured" in verdict(report([], STD, WINDOW), made(1, 0))
+    assert "Nothing was measured" in verdict(report([], (), STD, WINDOW), made(1, 0))

@@ -67,9 +67,9 @@ def test_durations_carry_their_unit(text: str, value: float) -> None:
     assert seconds(text) == value
 
 
-def test_the_demo_offers_eight_requests_a_second_in_three_classes_under_the_standard_slo() -> None:
+def test_the_demo_offers_seven_requests_a_second_in_three_classes_under_the_standard_slo() -> None:
     demo = standard("demo")
-    assert demo.rate == pytest.approx(8.0)
+    assert demo.rate == pytest.approx(7.0)
     assert {tenant.priority for tenant in demo.tenants} == {"interactive", "standard", "batch"}
     assert (demo.slo.ttft.base_ms, demo.slo.ttft.per_token_ms, demo.slo.ttft.free_tokens) == (400, 0.25, 2048)
     assert (demo.slo.tpot_ms, demo.slo.stall_ms) == (100, 400)

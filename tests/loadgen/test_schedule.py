@@ -54,7 +54,7 @@ def test_requests_are_numbered_in_order_of_time() -> None:
     requests = build(DEMO, 7).requests
     assert [one.id for one in requests] == list(range(len(requests)))
     assert [one.t for one in requests] == sorted(one.t for one in requests)
-    assert len(requests) == 480
+    assert len(requests) == 420
 
 
 def test_exactly_the_window_is_measured() -> None:
@@ -93,5 +93,5 @@ def test_the_file_is_its_lines_gzipped_and_holds_no_text(tmp_path: Path) -> None
     schedule.write(tmp_path / "b.gz")
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
     head, *rows = gzip.decompress((tmp_path / "a.gz").read_bytes()).splitlines()
-    assert json.loads(head)["requests"] == len(rows) == 480
+    assert json.loads(head)["requests"] == len(rows) == 420
     assert json.loads(rows[0])["user"].keys() == {"namespace", "id", "tokens"}
