@@ -24,7 +24,7 @@ from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.head import Head
 from gateway.http.upstream import ConnectFailed, UpstreamConnection
-from gateway.relay import Attempt, End, How, Terms
+from gateway.relay import Attempt, End, Hooks, How, Terms, choose
 from gateway.services import Services
 from gateway.telemetry.record import RequestRecord
 from gateway.tenants import Tenant
@@ -189,7 +189,7 @@ class Run:
     async def _send(self, connection: UpstreamConnection, backend: Backend) -> End:
         result = "aborted"
         attempt = self.attempt = Attempt(
-            self.exchange, self.route, self._terms(backend), self._commit, self._first_token
+            self.exchange, self.route, self._terms(backend), Hooks(choose, self._commit, self._first_token)
         )
         try:
             attempt.send(connection, *self._message(backend), time.monotonic())

@@ -122,6 +122,11 @@ class Exchange:
             data, self._head = self._head + data, b""
         connection.write(data)
 
+    def forwarder(self) -> Callable[[bytes], None] | None:
+        """A way to pass on chunks that are framed already; None where the body is not chunked."""
+        connection = self.connection
+        return connection.transport.write if self._chunked and connection is not None else None
+
     def end(self, last: bytes = b"") -> None:
         """The proper end of a body given in pieces, with its last piece."""
         connection = self.connection

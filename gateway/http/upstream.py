@@ -9,6 +9,7 @@ import contextlib
 import socket
 import ssl
 import time
+from enum import IntEnum
 from typing import Protocol, cast
 
 import httptools
@@ -32,8 +33,11 @@ class Sink(Protocol):
     def on_head(self, status: int, fields: dict[bytes, bytes]) -> "Sink":
         """The final head (never 1xx); returns who takes the body. `fields` holds the lower-case names that matter."""
 
-    def on_data(self, data: bytes) -> None:
-        """A piece of the body."""
+    def on_chunk(self, data: bytes) -> bool:
+        """A whole read, unparsed, between two chunks of the body: True when all of it has been dealt with."""
+
+    def on_data(self, pieces: list[bytes]) -> bool:
+        """What a read held of the body; True when `on_chunk` may be asked about the next read."""
 
     def on_end(self, *, by_close: bool) -> None:
         """The message is complete as HTTP sees it; `by_close`: only the end of the connection says so."""
@@ -42,21 +46,32 @@ class Sink(Protocol):
         """The connection ended, or spoke no HTTP, before the message was complete."""
 
 
+class Progress(IntEnum):
+    """How far an answer is."""
+
+    HEAD = 0
+    BODY = 1
+    COMPLETE = 2
+    MALFORMED = 3
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine."""
 
     __slots__ = (
-        "_complete",
+        "_at_chunk",
+        "_body_pieces",
         "_excess",
         "_fields",
         "_head_bytes",
-        "_head_done",
         "_interim",
         "_keep",
-        "_malformed",
         "_parser",
+        "_pieces",
         "_pool",
+        "_progress",
         "idle_since_s",
+        "on_body",
         "received",
         "reused",
         "sent_s",
@@ -66,6 +81,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: "EndpointConnections") -> None:
         self._pool = pool
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # called by the parser: no frame of ours for each chunk of a burst
         self._parser = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.sink: Sink | None = None
@@ -77,8 +94,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._fields: dict[bytes, bytes] = {}
-        self._head_bytes = self._interim = 0
-        self._complete = self._excess = self._keep = self._malformed = self._head_done = False
+        self._progress = Progress.HEAD
+        self._head_bytes = self._interim = self._body_pieces = 0
+        self._excess = self._keep = False
+        self._at_chunk = False  # the parser stands between two chunks, and the sink knows what chunks look like
 
     def send(self, head: bytes, body: bytes, sink: Sink, now: float) -> None:
         """Write a request; its answer goes to `sink`."""
@@ -123,7 +142,7 @@ class UpstreamConnection(asyncio.Protocol):
         del self._parser  # breaks the cycle between the parser and this
         if sink is None:
             return
-        if exc is None and self._head_done and self._is_close_delimited():
+        if exc is None and self._progress == Progress.BODY and self._is_close_delimited():
             sink.on_end(by_close=True)
         else:
             sink.on_lost(malformed=False)
@@ -132,63 +151,82 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
-        if self.sink is None:
+        sink = self.sink
+        if sink is None:
             self.transport.abort()  # nobody asked: an idle connection that speaks is never used again
             return
+        if self._at_chunk and sink.on_chunk(data):
+            return  # the parser still stands between two chunks
         self.received = True
-        if not self._head_done:
+        if self._progress == Progress.HEAD:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._malformed = True
-        if self._complete:
+            self._excess = True
+            if self._progress != Progress.COMPLETE:
+                self._progress = Progress.MALFORMED
+        if self._pieces:
+            self._hand_over(data)
+        if self._progress != Progress.BODY:
+            self._look()
+
+    def _hand_over(self, data: bytes) -> None:
+        pieces = self._pieces
+        if self._progress == Progress.COMPLETE:
+            del pieces[self._body_pieces :]  # what follows the end is nobody's
+        sink = self.sink
+        steady = False
+        if sink is not None and self._progress != Progress.HEAD and pieces:
+            steady = sink.on_data(pieces[:])
+        pieces.clear()
+        # A piece that ends in an empty line cannot have taken the CRLF behind it: that one ended the chunk.
+        self._at_chunk = steady and data.endswith(b"\n\n\r\n")
+
+    def _look(self) -> None:
+        if self._progress == Progress.COMPLETE:
             self._settle()
-        elif self._malformed or (not self._head_done and self._head_bytes > HEAD_BYTES):
+        elif self._progress == Progress.MALFORMED or self._head_bytes > HEAD_BYTES:
             self._give_up()
 
     # -- parser callbacks ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._complete:
+        if self._progress != Progress.HEAD:
             self._excess = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_done:
+        if self._progress != Progress.HEAD:
             return
         if len(name) + len(value) > FIELD_BYTES:
-            self._malformed = True
+            self._progress = Progress.MALFORMED
         name = name.lower()
         if name in _KEPT:
             self._fields[name] = value
 
     def on_headers_complete(self) -> None:
-        if self._complete or self.sink is None:
-            self._excess = True
+        if self._progress != Progress.HEAD or self.sink is None:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self._interim += 1
-            self._malformed |= self._interim > INTERIM_ANSWERS
             self._fields = {}
+            if self._interim > INTERIM_ANSWERS:
+                self._progress = Progress.MALFORMED
             return
         coding = self._fields.get(b"transfer-encoding")
         if not 200 <= status <= 599 or 300 <= status < 400 or (coding is not None and coding.lower() != b"chunked"):
-            self._malformed = True
-        if self._malformed:
+            self._progress = Progress.MALFORMED
             return
-        self._head_done = True
+        self._progress = Progress.BODY
         self._keep = self._parser.should_keep_alive()
         reader = self.sink.on_head(status, self._fields)
         self.sink = None if self.transport.is_closing() else reader
 
-    def on_body(self, data: bytes) -> None:
-        if self._head_done and not self._complete and self.sink is not None:
-            self.sink.on_data(data)
-
     def on_message_complete(self) -> None:
-        if self._head_done:
-            self._complete = True
+        if self._progress == Progress.BODY:
+            self._progress = Progress.COMPLETE
+            self._body_pieces = len(self._pieces)
 
     # -- the end of an answer --------------------------------------------------------------------------------------
 
@@ -196,7 +234,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink, self.sink = self.sink, None
         if sink is None:
             return  # given up while its last bytes were relayed; already closed
-        clean = self._keep and not self._excess and not self._malformed and self.unsent_bytes() == 0
+        clean = self._keep and not self._excess and self.unsent_bytes() == 0
         if clean:
             self._pool.release(self)
         else:

@@ -1,0 +1,151 @@
+"""What one request costs on its way through the gateway, without sockets: everything but the system calls.
+
+A client connection and its engine connection are fed by hand, their transports only count. The figure is the least of
+many rounds, so that a busy machine disturbs it little. `--profile` prints where the time goes.
+
+Usage: python tests/bench/path_bench.py [--profile] [--requests 2000]
+"""
+
+import argparse
+import asyncio
+import cProfile
+import os
+import pathlib
+import pstats
+import sys
+import time
+
+import uvloop
+
+from gateway.app import Gateway
+from gateway.config import load
+from gateway.http.server import ClientConnection
+from gateway.http.upstream import UpstreamConnection
+from policies.events import SettingsChanged
+
+CONFIG = pathlib.Path(__file__).with_name("compare.yaml")
+ANSWER_BODY = (
+    b'{"id":"chatcmpl-0","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":"' + b"hello " * 100 + b'"},"logprobs":null,"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":100,"completion_tokens":100,"total_tokens":200}}'
+)
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER_BODY) + ANSWER_BODY
+)
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EVENT = (
+    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}]}\n\n'
+)
+LAST = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":64,"total_tokens":164}}\n\ndata: [DONE]\n\n'
+)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Wire:
+    """A transport that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.writes = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        self.writes += 1
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.write(b"".join(pieces))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
+
+    def get_extra_info(self, name: str) -> object:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None: ...
+
+    close = abort
+
+
+def request(size: int, stream: bool) -> bytes:
+    extra = ',"stream":true,"stream_options":{"include_usage":true},"seed":0' if stream else ""
+    text = ("word " * (size // 5))[: size - 160]
+    body = f'{{"model":"m","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":64{extra}}}'.encode()
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\ncontent-type: application/json\r\n"
+        b"authorization: Bearer sk-bench-0123456789abcdef\r\ncontent-length: %d\r\n\r\n" % len(body)
+    ) + body
+
+
+class Path:
+    """A gateway whose two ends are fed by hand."""
+
+    def __init__(self) -> None:
+        self.gateway = Gateway(load(CONFIG, os.environ), CONFIG)
+        gateway = self.gateway
+        gateway._dispatcher.handle(SettingsChanged(settings=gateway._settings))
+        gateway._up("a")
+        self.client = ClientConnection(gateway._server)
+        self.client.connection_made(Wire())  # type: ignore[arg-type]
+        self.pool = gateway._backends.by_name["a"].connections
+        self.engine = UpstreamConnection(self.pool)
+        self.engine.connection_made(Wire())  # type: ignore[arg-type]
+        self.pool.idle_s = 1e9
+        self.pool.release(self.engine)
+
+    async def run(self, message: bytes, answers: list[bytes], count: int) -> float:
+        """Seconds per request, the least of all rounds of 50."""
+        best = 1e9
+        for _ in range(max(1, count // 50)):
+            began = time.perf_counter()
+            for _ in range(50):
+                self.client.data_received(message)
+                await asyncio.sleep(0)
+                for answer in answers:
+                    self.engine.data_received(answer)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            best = min(best, (time.perf_counter() - began) / 50)
+        return best
+
+
+async def main(options: argparse.Namespace) -> None:
+    path = Path()
+    streamed = [STREAM_HEAD + chunk(EVENT), *[chunk(EVENT)] * 99, chunk(LAST) + b"0\r\n\r\n"]
+    burst = [STREAM_HEAD + chunk(EVENT), chunk(EVENT) * 63 + chunk(LAST) + b"0\r\n\r\n"]
+    work = {
+        "request 2 KiB": (request(2048, False), [ANSWER]),
+        "prompt 64 KiB": (request(65536, False), [ANSWER]),
+        "stream, 64 tokens in a burst": (request(2048, True), burst),
+        "stream, 100 reads of a token": (request(2048, True), streamed),
+    }
+    profiler = cProfile.Profile() if options.profile else None
+    for name, (message, answers) in work.items():
+        if options.only and options.only not in name:
+            continue
+        await path.run(message, answers, 100)
+        if profiler:
+            profiler.enable()
+        seconds = await path.run(message, answers, options.requests // (10 if "100" in name else 1))
+        if profiler:
+            profiler.disable()
+        print(f"{name:32} {seconds * 1e6:8.1f} us per request", file=sys.stderr)
+    if profiler:
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(60)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--profile", action="store_true")
+    arguments.add_argument("--requests", type=int, default=4000)
+    arguments.add_argument("--only", default="")
+    uvloop.run(main(arguments.parse_args()))
