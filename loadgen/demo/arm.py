@@ -58,10 +58,11 @@ class Arm:
         tally = Tally(load.classes, load.slo)
         with (self.folder / "requests.jsonl").open("wb", buffering=0) as file:
             client = Client(load.schedule, urls, MODEL, _Watch(tally, file, load.slo))
-            async with shown(screen, View(self.name, client, tally, load.window_s)):
+            view = View(self.name, client, tally, load.window_s)
+            async with shown(screen, view):
                 work = tasks.start(client.run(Prose(load.salt)), f"load of {self.name}")
                 samples: list[Sample] = await processes.while_alive(work)
-        screen.print(View(self.name, client, tally, load.window_s).line(), highlight=False, soft_wrap=True)
+        screen.print(view.line(ended=True), highlight=False, soft_wrap=True)
         return samples
 
 

@@ -89,6 +89,6 @@ def test_a_tenth_of_the_time_is_warm_up_and_five_seconds_at_most(total: float, w
 
 def test_a_rate_keeps_the_mix() -> None:
     demo = standard("demo")
-    faster = demo.at_rate(16)
-    assert faster.rate == pytest.approx(16)
+    faster = demo.at_rate(14)
+    assert faster.rate == pytest.approx(14)
     assert [t.arrivals.rate / 2 for t in faster.tenants] == pytest.approx([t.arrivals.rate for t in demo.tenants])
