@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _POLL_S = 0.1
 _STOP_S = 5.0  # from SIGTERM to SIGKILL
-_TAIL_BYTES = 2000
+_TAIL_BYTES, _TAIL_LINES = 4000, 12
 
 
 class DemoError(Exception):
@@ -158,5 +158,5 @@ def _signal(child: _Child, which: signal.Signals) -> None:
 
 
 def _words_of(child: _Child) -> str:
-    text = child.log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
-    return f"Its log {child.log} ends with:\n{text}" if text else f"Its log {child.log} is empty."
+    lines = child.log.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:]
+    return "\n".join([f"Its log {child.log} ends with:", *lines]) if lines else f"Its log {child.log} is empty."
