@@ -34,11 +34,17 @@ async def run(options: EngineOptions) -> None:
             wanted = options.control_port + engine.index if options.control_port else 0
             say(f"engine {engine.index} control on http://{options.host}:{await control.start(options.host, wanted)}")
     say("Application startup complete.")
-    gc.collect()
-    gc.freeze()  # what lives from here on is small: a collection must not look like a slow step
+    _rarely_collect()
     await stopping.wait()
     await asyncio.gather(*(engine.stop() for engine in engines))
     await asyncio.gather(*(control.stop() for control in controls))
+
+
+def _rarely_collect() -> None:
+    """A full collection over a long request log must not look like a slow step."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 500)
 
 
 async def _wait(stopping: asyncio.Event, seconds: float) -> None:

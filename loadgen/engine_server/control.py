@@ -56,6 +56,7 @@ class Control:
                 "open": len(engine.exchanges),
                 "peak": engine.peak,
                 "connections": len(engine.listening.connections),
+                "malformed": engine.listening.malformed,
                 "steps": model.steps,
                 "preemptions": model.scheduler.preemptions,
                 "blocks": {"total": kv.total, "referenced": kv.referenced, "cached": kv.cached},

@@ -249,4 +249,6 @@ class Exchange:
         if not self.ended:
             self.ended = True
             self.entry.abort_seen_s = time.monotonic()
+            if self._faulty is not None:
+                self._faulty.stop()
             self.engine.over(self, "client left")

@@ -29,27 +29,34 @@ class FaultyStream:
         self._connection = connection
         self._planned = planned
         self._ended = ended
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[float, bytes | None]] = asyncio.Queue()
         self._by_name = {fault.name: fault for fault in faults}
         self._pending = [fault for fault in faults if fault.name in BREAKS + ADDS]
         self._began_s = time.monotonic()
         self._came_s = self._went_s = self._began_s
         self._events = 0
         self._sent = 0
-        tasks.start(self._run(), "faulty stream")
+        self._task = tasks.start(self._run(), "faulty stream")
 
     def send(self, event: bytes) -> None:
         """One event of the answer."""
-        self._queue.put_nowait(event)
+        self._queue.put_nowait((time.monotonic(), event))
 
     def finish(self) -> None:
         """The answer is complete."""
-        self._queue.put_nowait(None)
+        self._queue.put_nowait((time.monotonic(), None))
+
+    def stop(self) -> None:
+        """The client has left."""
+        self._task.cancel()
 
     async def _run(self) -> None:
-        while (event := await self._next()) is not None:
+        while True:
+            came, event = await self._next()
+            if event is None:
+                break
             if event:
-                await self._pace()
+                await self._pace(came)
             for fault in self._due(event):
                 self._pending.remove(fault)
                 if fault.name in BREAKS:
@@ -62,8 +69,8 @@ class FaultyStream:
         self._connection.write(LAST_CHUNK)
         return self._ended("finished")
 
-    async def _next(self) -> bytes | None:
-        """The next event, None at the end, or nothing (b"") when a fault falls due by time."""
+    async def _next(self) -> tuple[float, bytes | None]:
+        """When the next event came, and the event: None at the end, or nothing (b"") when a fault falls due by time."""
         times = [fault.number("ms", 0.0) / 1e3 for fault in self._pending if "ms" in fault.keys]
         if not times:
             return await self._queue.get()
@@ -71,11 +78,10 @@ class FaultyStream:
         try:
             return await asyncio.wait_for(self._queue.get(), left)
         except TimeoutError:
-            return b""
+            return time.monotonic(), b""
 
-    async def _pace(self) -> None:
+    async def _pace(self, came: float) -> None:
         """Hold the event back as `slow_prefill`, `slow_decode` and `role_early` want it."""
-        came = time.monotonic()
         first = self._events == (1 if "role_early" in self._by_name else 0)
         slow = self._by_name.get("slow_prefill" if first else "slow_decode")
         due = came

@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, handle: Callable[[Request], None], keep_alive_s: Callable[[], float]) -> None:
         self.on_closed: Callable[[], None] | None = None
         self.closed = False
+        self.malformed = False
         self._handle = handle
         self._keep_alive_s = keep_alive_s
         self._transport: asyncio.Transport | None = None
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
             self.answer(400, (), b"")
             self.close()
         except httptools.HttpParserError:
+            self.malformed = True
             self.write(
                 b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\r\n"
             )

@@ -10,7 +10,7 @@ from loadgen.engine_server.faults import Faults
 from loadgen.engine_server.http import Connection, Request
 
 BACKLOG = 2048
-WATCH_S = 0.02
+WATCH_S = 0.05
 
 
 class Listening:
@@ -21,18 +21,25 @@ class Listening:
         self.port = port
         self.keep_alive_s = 5.0
         self.connections: set[Connection] = set()
+        self.malformed = 0  # connections that ended with bytes that are no request
         self._handle = handle
         self._faults = faults
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._opening = False
 
     async def open(self) -> None:
         """Bind and listen; the port is known afterwards. Raises OSError if it is taken."""
-        await self._listen()
-        self._watch = tasks.start(self._obey_refuse(), "listening")
+        if not self._refusing():
+            await self._serve(self._bind())
+        else:
+            self._bind().close()  # find the port, and refuse on it
+        self._faults.on_change = self._obey
+        self._watch = tasks.start(self._obey_windows(), "listening")
 
     async def close(self) -> None:
         """Stop listening, and close the connections that are left once they are written out."""
+        self._faults.on_change = lambda: None
         if self._watch is not None:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -41,32 +48,48 @@ class Listening:
         for connection in list(self.connections):
             connection.close()
 
-    async def _listen(self) -> None:
+    @property
+    def serving(self) -> bool:
+        """The port is open."""
+        return self._server is not None
+
+    def _bind(self) -> socket.socket:
         listener = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
         try:
             listener.bind((self.host, self.port))
+            listener.listen(BACKLOG)
         except OSError:
             listener.close()
             raise
         self.port = listener.getsockname()[1]
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+        return listener
+
+    async def _serve(self, listener: socket.socket) -> None:
+        self._server = await asyncio.get_running_loop().create_server(self._connection, sock=listener, backlog=BACKLOG)
+        self._opening = False
 
     def _stop_listening(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
 
-    async def _obey_refuse(self) -> None:
+    def _refusing(self) -> bool:
+        return self._faults.find("refuse") is not None
+
+    def _obey(self) -> None:
+        """Open or close the port as `refuse` wants it; connects are refused, or queued, from here on."""
+        if self._refusing():
+            self._stop_listening()
+        elif self._server is None and not self._opening:
+            self._opening = True
+            tasks.start(self._serve(self._bind()), "listening again")
+
+    async def _obey_windows(self) -> None:
         while True:
-            refusing = self._faults.find("refuse") is not None
-            if refusing and self._server is not None:
-                self._stop_listening()
-            elif not refusing and self._server is None:
-                await self._listen()
             await asyncio.sleep(WATCH_S)
+            self._obey()
 
     def _connection(self) -> Connection:
         return _Tracked(self, self._handle, self._keep_alive)
@@ -103,4 +126,5 @@ class _Tracked(Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._listening.connections.discard(self)
+        self._listening.malformed += self.malformed
         super().connection_lost(error)

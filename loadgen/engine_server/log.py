@@ -70,13 +70,18 @@ class RequestLog:
             return
         entry.ended = how
         entry.ended_s = now
-        if self._file is not None and entry.kind != "probe":
+        if self._file is not None and not self._file.closed and entry.kind != "probe":
             self._file.write(msgspec.json.encode(entry) + b"\n")
 
     def lines(self, probes: bool = False) -> bytes:
         """A JSON array with one line per request, oldest first."""
         entries = [*self._entries, *(self._probes if probes else ())]
         return b"[" + b",\n".join(map(msgspec.json.encode, entries)) + b"]\n"
+
+    def shut(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
 
     def clear(self) -> None:
         """Forget all entries."""

@@ -31,7 +31,7 @@ class Probes:
         engine = self._engine
         entry = engine.log.open(request, "probe")
         status, body, header = self._answer(request)
-        hit = engine.faults.strike(Stage.HEAD, {"path": entry.path}) if request.path == b"/metrics" else []
+        hit = engine.faults.strike(Stage.HEAD, {"path": entry.path}, named=True)
         status = next((int(fault.amount) for fault in hit if fault.name == "status"), status)
         entry.status = status
         engine.log.close(entry, "answered", time.monotonic())

@@ -76,6 +76,7 @@ class SimulatedEngine:
         for exchange in list(self.exchanges):
             exchange.cut_short()
         await self.listening.close()
+        self.log.shut()
 
     def reset(self) -> None:
         """Forget log, lag and faults; requests in flight go on."""
@@ -132,7 +133,7 @@ class SimulatedEngine:
         try:
             self._check_head(request)
             asked = asks.read(route, request.body, self.options.markers)
-            self._note(entry, asked)
+            self._note(entry, asked, request)
             facts = {"path": entry.path, "model": asked.model, "salt": asked.salt}
             if not self._struck(request, entry, facts):
                 self._answer(request, entry, asked, self._stream_faults(asked, facts))
@@ -147,7 +148,10 @@ class SimulatedEngine:
         if kind != b"application/json":
             raise Refusal(400, "Unsupported Media Type: Only 'application/json' is allowed", "Bad Request")
 
-    def _note(self, entry: Entry, asked: Ask) -> None:
+    def _note(self, entry: Entry, asked: Ask, request: Request) -> None:
+        header = request.header(b"x-vllm-priority")  # wins over the body
+        if header is not None and header.lstrip(b"-").isdigit():
+            asked.priority = int(header)
         entry.model, entry.stream, entry.cache_salt = asked.model, asked.stream, asked.salt
         entry.priority, entry.canary = asked.priority, asked.marker.canary
 
