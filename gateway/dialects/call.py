@@ -10,7 +10,7 @@ import msgspec
 from gateway.dialects import policy, values
 from gateway.dialects.fields import TABLES, Table
 from gateway.dialects.policy import FieldRules
-from gateway.dialects.routes import Route
+from gateway.dialects.routes import Kind, Route
 from gateway.dialects.values import Fields
 from gateway.errors import GatewayError
 from policies.decisions import Reason
@@ -69,7 +69,7 @@ def write(call: Call, target: Target) -> bytes:
     """The body sent upstream."""
     fields = call.fields.copy()
     fields["model"] = msgspec.Raw(_encode(target.served_as))
-    if target.salt is not None:
+    if target.salt is not None and call.route.kind is not Kind.TEXT:
         fields["cache_salt"] = msgspec.Raw(_encode(target.salt))
     if call.route.name == "responses" or "store" in fields:
         fields["store"] = _FALSE

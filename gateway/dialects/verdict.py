@@ -13,6 +13,7 @@ The same holds for an error that comes as the first event of a 200 stream, with 
 An engine's 5xx text never reaches a client: it names hosts, files and stacks.
 """
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -25,6 +26,8 @@ from policies.events import Cause
 LONGEST_BODY = 64 * 1024  # bytes of an engine's error that are passed on
 LONGEST_RETRY_S = 30.0
 _LONGEST_MESSAGE = 1024
+_PLAIN = b"application/json"
+_JSON = re.compile(rb"application/json(; ?charset=utf-8)?", re.IGNORECASE)
 
 
 class Bounce(msgspec.Struct, frozen=True):
@@ -76,7 +79,7 @@ def judge_event(facts: EventFacts, hide: Sequence[bytes] = ()) -> Bounce | Gatew
     if facts.kind is EventKind.ABORT:
         return Bounce(Cause.ABORTED)
     status = facts.status if facts.status is not None and 400 <= facts.status <= 599 else 502
-    return judge(status, b"application/json", None, facts.error, hide)
+    return judge(status, _PLAIN, None, facts.error, hide)
 
 
 def error_for(reason: Reason, retry_after_s: float | None) -> GatewayError:
@@ -99,7 +102,7 @@ def _rejected(status: int, content_type: bytes, body: bytes, hide: Sequence[byte
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         value = {}
     if value.get("error"):
-        return GatewayError.passed_on(status, b"application/json", body)
+        return GatewayError.passed_on(status, content_type if _JSON.fullmatch(content_type) else _PLAIN, body)
     return _reworded(value.get("message"), value.get("param")).with_status(status)
 
 

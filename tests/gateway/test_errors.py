@@ -87,11 +87,24 @@ def test_whose_fault_it_is_follows_the_reason() -> None:
 
 @pytest.mark.parametrize(
     ("wish", "seconds"),
-    [(None, 1), (0.0, 1), (-3.0, 1), (1.0, 1), (1.001, 2), (59.2, 60), (61.0, 60), (float("inf"), 60), (float("nan"), 1)],
+    [
+        (None, 1),
+        (0.0, 1),
+        (-3.0, 1),
+        (1.0, 1),
+        (1.001, 2),
+        (59.2, 60),
+        (61.0, 60),
+        (float("inf"), 60),
+        (float("nan"), 1),
+    ],
 )
 def test_a_wish_for_a_retry_is_rounded_up_and_clamped(wish: float | None, seconds: int) -> None:
     assert Retry(1, 60).after(wish) == seconds
 
 
 def test_no_message_names_a_host_or_a_path() -> None:
-    assert all("://" not in row.message and "/" not in row.message.replace("HTTP/1.", "").replace("application/json", "") for row in ROWS.values())
+    assert all(
+        "://" not in row.message and "/" not in row.message.replace("HTTP/1.", "").replace("application/json", "")
+        for row in ROWS.values()
+    )

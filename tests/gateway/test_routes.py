@@ -51,13 +51,15 @@ def test_the_query_string_is_dropped(query: bytes) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "", "*", "/v1", "/v1/", "/V1/messages", "/v1/messages/", "//v1/messages", "/v1//messages", "/v1/./messages"]
-    + ["/v1/x/../messages", "/v1/messages%20", "/v1%2Fmessages", "/v1/message%73", "/v1/messages;x", "/v1\\messages"]
-    + ["/v1/messages#x", "v1/messages", " /v1/messages", "/v1/messages\t", "/v1/chat/completions/render", "/v1/usage"]
-    + ["/invocations", "/metrics", "/health", "/load", "/pooling", "/classify", "/inference/v1/generate", "/sleep"]
-    + ["/wake_up", "/v1/load_lora_adapter", "/generate", "/flush_cache", "/abort_request", "/kv_cache_events"]
-    + ["/v1/models/", "/v1/modelsx", "/livez/", "/admin/v1/drain", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel"],
-)
+    [
+        "/", "", "*", "/v1", "/v1/", "/V1/messages", "/v1/messages/", "//v1/messages", "/v1//messages", "/v1/./messages",
+        "/v1/x/../messages", "/v1/messages%20", "/v1%2Fmessages", "/v1/message%73", "/v1/messages;x", "/v1\\messages",
+        "/v1/messages#x", "v1/messages", " /v1/messages", "/v1/messages\t", "/v1/chat/completions/render", "/v1/usage",
+        "/invocations", "/metrics", "/health", "/load", "/pooling", "/classify", "/inference/v1/generate", "/sleep",
+        "/wake_up", "/v1/load_lora_adapter", "/generate", "/flush_cache", "/abort_request", "/kv_cache_events",
+        "/v1/models/", "/v1/modelsx", "/livez/", "/admin/v1/drain", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_any_other_path_is_not_found(method: str, path: str) -> None:
     assert refused(method.encode(), path.encode()).reason is Reason.NOT_FOUND
@@ -107,7 +109,13 @@ def test_a_model_is_asked_for_as_it_stands_or_as_the_sdks_spell_it() -> None:
         b"/v1/models/m%C3%B6del": "mödel",
     }.items():
         assert named_model(target, names) == name
-    for target in (b"/v1/models/Llama", b"/v1/models/llama/", b"/v1/models/%6clama", b"/v1/models/\xff", b"/v1/models/.."):
+    for target in (
+        b"/v1/models/Llama",
+        b"/v1/models/llama/",
+        b"/v1/models/%6clama",
+        b"/v1/models/\xff",
+        b"/v1/models/..",
+    ):
         assert named_model(target, names) is None
 
 
