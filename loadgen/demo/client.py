@@ -6,6 +6,7 @@ the client never queues. Prompt text is made right before its request is due, on
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -46,7 +47,7 @@ class Client:
         self._urls = [url + PATH for url in urls]
         self._model = model
         self._watcher = watcher
-        self._zero = 0.0
+        self._zero = math.inf  # not begun
         self._open: set[asyncio.Task[None]] = set()
 
     def now_s(self) -> float:

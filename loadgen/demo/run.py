@@ -79,8 +79,8 @@ async def _demo(options: DemoOptions, screen: Console) -> int:
     schedule = build(scenario, options.seed)
     classes = tuple(dict.fromkeys(tenant.priority for tenant in scenario.tenants))
     load = Load(schedule=schedule, classes=classes, slo=scenario.slo, salt=secrets.token_hex(8))
-    _announce(screen, options, scenario, schedule)
     with _Folder(options.out) as folder:
+        _announce(screen, options, scenario, schedule)
         schedule.write(folder.path / "schedule.jsonl.gz")
         arms = _arms(options, listeners, folder.path)
         samples = {arm.name: await arm.run(load, screen) for arm in arms}
