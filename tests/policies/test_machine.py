@@ -31,7 +31,8 @@ BANDS = (
     Band(name="interactive", rank=1, queue_timeout_s=3.0, max_queued=6),
     Band(name="standard", rank=2, queue_timeout_s=9.0, max_queued=9),
 )
-ATTEMPTS = st.sampled_from([1, 1, 1, 2, 2, 3])
+STALE = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])  # which attempt an event is about, from the one that is open
+SELDOM = st.sampled_from([False, False, False, True])
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Shadow:
     state: str = "queued"
     endpoint: str = ""
     attempts: int = 0
+    allowed: int = 1  # attempts, as was the rule when it last came back
     tried: list[str] = field(default_factory=list)
     token_seen: bool = False
 
@@ -62,11 +64,11 @@ class Machine(RuleBasedStateMachine):
 
     # ---- what may happen
 
-    @initialize(endpoints=st.integers(0, 3))
+    @initialize(endpoints=st.integers(1, 3))
     def begin(self, endpoints: int) -> None:
         self.change(2, admitting=True, queueing=True, max_queued=12)
         for number in range(endpoints):
-            self.endpoint_up(f"e{number}", 3, 1000, ("p1",))
+            self.endpoint_up(f"e{number}", 2, 1000, ("p1", "q"))
 
     @rule(step=st.sampled_from([0.0, 0.01, 0.3, 2.0, 20.0]))
     def time_passes(self, step: float) -> None:
@@ -85,12 +87,28 @@ class Machine(RuleBasedStateMachine):
         sequences=st.sampled_from([1, 1, 1, 2, 9]),
         band=st.sampled_from(["interactive", "standard", "gone"]),
         tenant=st.sampled_from(["t1", "t2"]),
-        model=st.sampled_from(["m1", "m1", "m1", "m2", "unknown"]),
-        age=st.sampled_from([0.0, 0.0, 1.0, 12.0]),
-        deadline=st.sampled_from([0.5, 6.0, 100.0]),
+        model=st.sampled_from(["m1", "m1", "m1", "m1", "m2", "unknown"]),
+        age=st.sampled_from([0.0, 0.0, 0.0, 0.0, 1.0, 12.0]),
+        deadline=st.sampled_from([100.0, 100.0, 100.0, 6.0, 0.5]),
         streamed=st.booleans(),
+        burst=st.integers(1, 4),
     )
     def arrives(
+        self,
+        tokens: int,
+        sequences: int,
+        band: str,
+        tenant: str,
+        model: str,
+        age: float,
+        deadline: float,
+        streamed: bool,
+        burst: int,
+    ) -> None:
+        for _ in range(burst):
+            self.arrive_one(tokens, sequences, band, tenant, model, age, deadline, streamed)
+
+    def arrive_one(
         self,
         tokens: int,
         sequences: int,
@@ -123,31 +141,32 @@ class Machine(RuleBasedStateMachine):
         if living:
             self.happen(Arrived(request=living[pick % len(living)].request))
 
-    @rule(pick=st.integers(0, 1_000_000), attempt=ATTEMPTS)
-    def first_token(self, pick: int, attempt: int) -> None:
-        shadow = self.any_request(pick)
-        if shadow.state == "flying" and shadow.attempts == attempt:
+    @rule(pick=st.integers(0, 1_000_000), stale=STALE)
+    def first_token(self, pick: int, stale: int) -> None:
+        shadow = self.any_request(pick, "flying")
+        if shadow.state == "flying" and stale == 0:
             shadow.token_seen = True
-        self.happen(FirstToken(request_id=shadow.request.id, attempt=attempt))
+        self.happen(FirstToken(request_id=shadow.request.id, attempt=shadow.attempts + stale))
 
-    @rule(pick=st.integers(0, 1_000_000), attempt=ATTEMPTS, outcome=st.sampled_from(Outcome))
-    def finishes(self, pick: int, attempt: int, outcome: Outcome) -> None:
-        shadow = self.any_request(pick)
-        if shadow.state == "flying" and shadow.attempts == attempt:
+    @rule(pick=st.integers(0, 1_000_000), stale=STALE, outcome=st.sampled_from(Outcome))
+    def finishes(self, pick: int, stale: int, outcome: Outcome) -> None:
+        shadow = self.any_request(pick, "flying")
+        if shadow.state == "flying" and stale == 0:
             self.end(shadow, "completed" if outcome is Outcome.COMPLETED else "failed")
-        self.happen(Finished(request_id=shadow.request.id, attempt=attempt, outcome=outcome))
+        self.happen(Finished(request_id=shadow.request.id, attempt=shadow.attempts + stale, outcome=outcome))
 
-    @rule(pick=st.integers(0, 1_000_000), attempt=ATTEMPTS, cause=st.sampled_from(Cause))
-    def bounces(self, pick: int, attempt: int, cause: Cause) -> None:
-        shadow = self.any_request(pick)
-        if shadow.state == "flying" and shadow.attempts == attempt:
+    @rule(pick=st.integers(0, 1_000_000), stale=STALE, cause=st.sampled_from(Cause))
+    def bounces(self, pick: int, stale: int, cause: Cause) -> None:
+        shadow = self.any_request(pick, "flying")
+        if shadow.state == "flying" and stale == 0:
             shadow.tried.append(shadow.endpoint)
+            shadow.allowed = self.max_attempts
             shadow.state, shadow.endpoint, shadow.token_seen = "queued", "", False
-        self.happen(Bounced(request_id=shadow.request.id, attempt=attempt, cause=cause))
+        self.happen(Bounced(request_id=shadow.request.id, attempt=shadow.attempts + stale, cause=cause))
 
     @rule(pick=st.integers(0, 1_000_000))
     def cancelled(self, pick: int) -> None:
-        shadow = self.any_request(pick)
+        shadow = self.any_request(pick, "queued", "flying")
         alive = shadow.state in ("queued", "flying") and not self.expires_first(shadow)
         if alive:
             self.end(shadow, "cancelled")
@@ -155,16 +174,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(["e0", "e1", "e2", "e3"]),
-        seqs=st.sampled_from([1, 3, 70]),
+        seqs=st.sampled_from([1, 2, 3, 70]),
         prefill=st.sampled_from([500, 1000]),
-        pools=st.sampled_from([("p1",), ("p1",), ("p2",), ("p1", "q"), (), ("nowhere",)]),
+        pools=st.sampled_from([("p1",), ("p2",), ("p1", "q"), ("p1", "p2"), ("nowhere",)]),
     )
     def endpoint_up(self, name: str, seqs: int, prefill: int, pools: tuple[str, ...]) -> None:
         self.up[name] = Endpoint(name=name, pools=pools, max_seqs=seqs, max_prefill_tokens=prefill)
         self.happen(EndpointUp(endpoint=self.up[name]))
 
-    @rule(name=st.sampled_from(["e0", "e1", "e2", "e3"]))
-    def endpoint_down(self, name: str) -> None:
+    @rule(name=st.sampled_from(["e0", "e1", "e2", "e3"]), really=SELDOM)
+    def endpoint_down(self, name: str, really: bool) -> None:
+        if not really:
+            return
         self.up.pop(name, None)
         self.happen(EndpointDown(name=name))
 
@@ -173,7 +194,14 @@ class Machine(RuleBasedStateMachine):
         admitting=st.sampled_from([True, True, True, False]),
         queueing=st.sampled_from([True, True, True, False]),
         max_queued=st.sampled_from([0, 3, 12, 12]),
+        really=SELDOM,
     )
+    def settings_change(
+        self, max_attempts: int, admitting: bool, queueing: bool, max_queued: int, really: bool
+    ) -> None:
+        if really:
+            self.change(max_attempts, admitting, queueing, max_queued)
+
     def change(self, max_attempts: int, admitting: bool, queueing: bool, max_queued: int) -> None:
         self.max_attempts, self.admitting, self.queueing = max_attempts, admitting, queueing
         changed = Settings(
@@ -190,10 +218,10 @@ class Machine(RuleBasedStateMachine):
 
     # ---- what must hold
 
-    def any_request(self, pick: int) -> Shadow:
-        """Mostly one that lives, sometimes one that ended, or one nobody knows."""
-        living = [shadow for shadow in self.requests.values() if shadow.state in ("queued", "flying")]
-        pool = living if living and pick % 5 else list(self.requests.values())
+    def any_request(self, pick: int, *states: str) -> Shadow:
+        """Mostly one in these states, sometimes another one, or one nobody knows."""
+        living = [shadow for shadow in self.requests.values() if shadow.state in states]
+        pool = living if living and pick % 8 else list(self.requests.values())
         return pool[pick % len(pool)] if pool else Shadow(given.request("nobody"), 0, state="ended")
 
     def expires_first(self, shadow: Shadow) -> bool:
@@ -240,7 +268,7 @@ class Machine(RuleBasedStateMachine):
         endpoint, request = self.up[decision.endpoint], shadow.request
         assert request.model in [MODEL_OF.get(pool) for pool in endpoint.pools]
         assert decision.endpoint not in shadow.tried
-        assert decision.attempt == shadow.attempts + 1 <= max(self.max_attempts, 1)
+        assert decision.attempt == shadow.attempts + 1 <= shadow.allowed
         assert self.now < request.deadline_s
         sequences, prefill = self.outstanding(decision.endpoint)
         assert decision.why.sequences == sequences
