@@ -6,6 +6,7 @@ last answer was odd: complete, keep-alive, the request fully written, not a byte
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 import time
@@ -70,6 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_pieces",
         "_pool",
         "_progress",
+        "_unread",
         "idle_since_s",
         "on_body",
         "received",
@@ -84,6 +86,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser: no frame of ours for each chunk of a burst
         self._parser = httptools.HttpResponseParser(self)
+        self._unread = select.poll()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.sink: Sink | None = None
         self.idle_since_s = 0.0
@@ -114,6 +117,10 @@ class UpstreamConnection(asyncio.Protocol):
         """How much of the request the engine has not taken yet."""
         return self.transport.get_write_buffer_size()
 
+    def quiet(self) -> bool:
+        """Whether it stands and nothing unread waits on it: bytes nobody asked for would be the next one's answer."""
+        return not self.transport.is_closing() and not self._unread.poll(0)
+
     def abort(self) -> None:
         """Give the request up: the engine sees its connection closed, and nobody hears of it again."""
         self.sink = None
@@ -133,6 +140,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self._unread.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._pool.opened(self)
         _watch_peer(transport)
 
@@ -272,7 +280,7 @@ class EndpointConnections:
         """A connection that has been used before and may be used again."""
         while self._idle:
             connection = self._idle.pop()
-            if not connection.transport.is_closing() and now - connection.idle_since_s < self.idle_s:
+            if connection.quiet() and now - connection.idle_since_s < self.idle_s:
                 connection.reused = True
                 return connection
             connection.transport.abort()
