@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pyte
 
 TIMEOUT_S = 1.0  # first byte and idle, at a tenth of 10 s
 RATE_PER_S = 60
-SECONDS = 4.0
+SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,11 @@ class Took:
     @property
     def good(self) -> bool:
         return self.response.status == 200 and self.response.clean
+
+    @property
+    def elsewhere(self) -> bool:
+        """Never placed on the engine that hangs."""
+        return self.good and self.response.header("x-forebay-attempts") == "1"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,7 +79,7 @@ async def compared(stage: Stage, fault: Script) -> tuple[float, float, list[Took
         if abs(first - second) <= 0.2 * max(first, second):
             stage.engine.answer = fault
             during = await load(stage)
-            return quantile(before, 0.99), quantile([one.seconds for one in during if one.good], 0.99), during
+            return quantile(before, 0.99), quantile([one.seconds for one in during if one.elsewhere], 0.99), during
     raise AssertionError(f"inconclusive: the baseline's p99 moved from {first:.3f} to {second:.3f} s")
 
 
@@ -82,14 +87,15 @@ async def compared(stage: Stage, fault: Script) -> tuple[float, float, list[Took
 async def test_a_hung_engine_is_felt_by_nobody_else(three: Stage, fault: Script, reason: str) -> None:
     async with three.holding():
         alone, beside, during = await compared(three, fault)
-        hung = [one for one in during if not one.good]
+        hung = [one for one in during if not one.elsewhere]
         assert beside <= alone * 1.1 + 0.01, (
             f"p99 {alone * 1e3:.0f} ms alone, {beside * 1e3:.0f} ms beside a hung engine"
         )
         assert hung and len(during) - len(hung) >= 0.4 * len(during)
         assert max(one.seconds for one in hung) <= TIMEOUT_S + 1.0
-        assert {said(one.response) for one in hung} <= {reason}
-        assert all(not one.response.clean or one.response.status == 504 for one in hung)
+        failed = [one.response for one in hung if not one.good]  # before its first byte it may be placed once more
+        assert {said(one) for one in failed} <= {reason}
+        assert all(not one.clean or one.status == 504 for one in failed)
         three.reset()
 
 

@@ -47,15 +47,16 @@ class Launch:
     ready_s: float = 20.0
 
 
-def config(urls: Sequence[str], *, endpoint: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def config(
+    urls: Sequence[str], *, endpoint: Mapping[str, Any] | None = None, own_models: bool = False, **changes: Any
+) -> dict[str, Any]:
     """A small fleet over `urls`: model `m`, and `emb` for the prefill routes.
 
-    `endpoint` is merged into every endpoint, `changes` into the whole, section by section.
+    With `own_models` each endpoint serves a model of its own instead, `m0`, `m1` and so on. `endpoint` is merged into
+    every endpoint, `changes` into the whole, section by section.
     """
-    endpoints = [
-        {"name": f"e{at}", "url": url, "engine": "vllm", "pools": ["main", "emb"], **(endpoint or {})}
-        for at, url in enumerate(urls)
-    ]
+    names = [[f"m{at}"] if own_models else ["m", "emb"] for at in range(len(urls))]
+    kinds = {name: "embedding" if name == "emb" else "chat" for group in names for name in group}
     made: dict[str, Any] = {
         "version": 1,
         "listen": {"host": "127.0.0.1"},
@@ -63,14 +64,21 @@ def config(urls: Sequence[str], *, endpoint: Mapping[str, Any] | None = None, **
             "host": "127.0.0.1",
             "tokens": [{"id": "kit", "sha256": hashlib.sha256(ADMIN_TOKEN.encode()).hexdigest(), "role": "operate"}],
         },
-        "models": {"m": {"context_tokens": 131072}, "emb": {"context_tokens": 131072, "kind": "embedding"}},
-        "pools": {"main": {"model": "m"}, "emb": {"model": "emb"}},
-        "endpoints": endpoints,
+        "models": {name: {"context_tokens": 131072, "kind": kind} for name, kind in kinds.items()},
+        "pools": {_pool(name): {"model": name} for name in kinds},
+        "endpoints": [
+            {"name": f"e{at}", "url": url, "engine": "vllm", "pools": list(map(_pool, names[at])), **(endpoint or {})}
+            for at, url in enumerate(urls)
+        ],
         "upstream": {"probe_s": 2},
         "admission": {"drain_lag_s": 0},
         "timeouts": {"scale": 0.1},
     }
     return merged(made, changes)
+
+
+def _pool(model: str) -> str:
+    return "main" if model == "m" else model
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
