@@ -61,7 +61,7 @@ def _first(seq: int) -> Event | None:
 
 def _endpoint(number: int) -> Endpoint:
     pools = ("main", "other") if number % 2 else ("main",)
-    return Endpoint(name=f"e{number}", pools=pools, max_seqs=4, max_prefill_tokens=2048)
+    return Endpoint(name=f"e{number}", pools=pools, max_seqs=2, max_prefill_tokens=2048)
 
 
 def _any(random: Random, seq: int, now: float, flying: dict[str, int]) -> Event:

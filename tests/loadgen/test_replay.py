@@ -58,7 +58,7 @@ def test_the_recorded_journal_holds_every_kind_of_decision(recorded: Path) -> No
         for decision in json.loads(line)["decisions"]
     )
     assert set(kinds) == {"Dispatch", "Reject", "Evict", "Fail"}
-    assert min(kinds.values()) >= 5
+    assert min(kinds.values()) >= 3
 
 
 def test_a_fresh_core_decides_the_same(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
