@@ -1,12 +1,10 @@
-"""The engine's scheduler, rule by rule (scheduling.md 2.3), and its invariants after every step."""
-
-from random import Random
+"""The engine's scheduler, rule by rule (scheduling.md 2.3); invariants after every step."""
 
 import pytest
 
 from loadgen.sim.engine import EngineModel, QueueFull
 from loadgen.sim.kv import InvariantError
-from loadgen.sim.profile import EngineSettings, Profile, ProfileError, load
+from loadgen.sim.profile import EngineSettings, Profile, load
 from loadgen.sim.sequence import Sequence, State
 from policies.capacity import StepModel
 
@@ -334,81 +332,3 @@ def test_beginning_twice_is_an_error() -> None:
     model.begin(0.0)
     with pytest.raises(InvariantError):
         model.begin(0.0)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_invariants_hold_after_every_step_of_a_random_load(seed: int) -> None:
-    assert trace(seed) == trace(seed)
-
-
-def trace(seed: int) -> list[tuple[float, tuple[str, ...]]]:
-    """A random load under KV pressure, checked at every step; what was given out when."""
-    random = Random(seed)
-    profile = load("llama8b-fp8-h100")
-    flags = {"scheduling_policy": "priority"} if seed % 2 else {}
-    settings = EngineSettings(
-        max_num_seqs=16,
-        max_num_batched_tokens=256,
-        max_model_len=1024,
-        watermark=0.02,
-        long_prefill_token_threshold=(0, 64)[seed % 3 == 0],
-        **flags,  # type: ignore[arg-type]
-    )
-    small = Profile(name="small", model="m", step=profile.step, kv_tokens=2048, max_model_len=1024, jitter_ms=0.1)
-    model = EngineModel(small, settings, seed=seed)
-    arrivals = sorted((random.uniform(0, 1.5), number) for number in range(60))
-    given: list[tuple[float, tuple[str, ...]]] = []
-    alive: list[Sequence] = []
-    now = 0.0
-    while arrivals or model.running or model.waiting:
-        end = model.begin(now)
-        model.check()
-        now = arrivals[0][0] if end is None else end
-        while arrivals and arrivals[0][0] <= now:
-            at, number = arrivals.pop(0)
-            text = random.randrange(12)
-            new = sequence(
-                str(number), random.randint(1, 600), random.randint(1, 200), text=text, priority=random.randrange(3)
-            )
-            alive.append(new)
-            model.submit(new, at)
-        if random.random() < 0.02 and alive:
-            model.abort(random.choice(alive))
-        if end is not None:
-            given.append((now, tuple(entry.id for entry in model.end())))
-            model.check()
-    assert model.scheduler.preemptions > 0
-    assert model.scheduler.hit_tokens > 0
-    assert model.finished + model.aborted == 60
-    assert all(entry.state in (State.FINISHED, State.ABORTED) for entry in alive)
-    assert model.scheduler.kv.referenced == 0
-    assert sum(len(ids) for _, ids in given) == model.generated_tokens
-    return given
-
-
-# --- profiles ---
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model: m", "missing 'kv_tokens'"),
-        ("model: m\nstep: {}\nkv_tokens: 1\nmax_model_len: 9\nspeed: 3", "unknown speed"),
-        ("model: m\nstep: {t0: 3}\nkv_tokens: 1\nmax_model_len: 9", "unknown t0"),
-        ("model: m\nstep: {t0_ms: fast}\nkv_tokens: 1\nmax_model_len: 9", "not a number"),
-        ("[1", "while parsing"),
-        ("- 1", "not a mapping"),
-    ],
-)
-def test_a_bad_profile_file_says_what_is_wrong(tmp_path, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
-    file = tmp_path / "mine.yaml"
-    file.write_text(text)
-    with pytest.raises(ProfileError, match=message):
-        load(str(file))
-
-
-def test_an_unknown_profile_names_the_shipped_ones() -> None:
-    with pytest.raises(ProfileError, match="llama70b-fp8-h200-tp2"):
-        load("llama7b")
-    with pytest.raises(ProfileError, match="no profile file"):
-        load("absent.yaml")

@@ -2,11 +2,6 @@
 
 import asyncio
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
 import time
 
 import aiohttp
@@ -16,8 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.engine_server.control import Control
-from loadgen.sim.profile import load
-from tests.loadgen.simulated import chat, get, post, simulated, talk, until
+from tests.loadgen.simulated import chat, get, simulated, talk, until
 
 MODEL = "llama-8b"
 
@@ -207,89 +201,6 @@ async def test_continuous_usage_counts_up() -> None:
     assert [event["usage"]["completion_tokens"] for event in wire.events[:-1]] == [0, 1, 2, 3, 3]
 
 
-BAD = [
-    (b"{", 400, "Bad Request", None),
-    (b"[]", 400, "Bad Request", None),
-    (json.dumps({"model": MODEL, "messages": []}).encode(), 400, "BadRequestError", "messages"),
-    (json.dumps({"model": "other", "messages": user("x")}).encode(), 404, "NotFoundError", "model"),
-    (json.dumps({"model": MODEL, "messages": user("x"), "n": 0}).encode(), 400, "Bad Request", "n"),
-    (json.dumps({"model": MODEL, "messages": user("x"), "stream": 3}).encode(), 400, "Bad Request", "stream"),
-    (
-        json.dumps({"model": MODEL, "messages": user("x"), "stream_options": {}}).encode(),
-        *(400, "BadRequestError", "stream_options"),
-    ),
-    (
-        json.dumps({"model": MODEL, "messages": user("x"), "cache_salt": "a/b"}).encode(),
-        *(400, "Bad Request", "cache_salt"),
-    ),
-    (
-        json.dumps({"model": MODEL, "messages": user("x"), "cache_salt": "a" * 129}).encode(),
-        *(400, "Bad Request", "cache_salt"),
-    ),
-    (
-        json.dumps({"model": MODEL, "messages": user("x"), "max_tokens": 2, "min_tokens": 3}).encode(),
-        *(400, "BadRequestError", "min_tokens"),
-    ),
-    (
-        json.dumps({"model": MODEL, "messages": user("y" * 40_000)}).encode(),
-        *(400, "BadRequestError", "input_tokens"),
-    ),
-    (
-        json.dumps({"model": MODEL, "messages": user("y"), "max_tokens": 9000}).encode(),
-        *(400, "BadRequestError", "input_tokens"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("body", "status", "kind", "param"), BAD)
-async def test_bad_requests_are_refused_in_vllms_shape(body: bytes, status: int, kind: str, param: str | None) -> None:
-    async with simulated() as engine:
-        wire = await talk(engine.port, post("/v1/chat/completions", body))
-    error = json.loads(wire.body)["error"]
-    assert wire.status == status
-    assert (error["type"], error["param"], error["code"]) == (kind, param, status)
-    if param == "input_tokens":
-        assert error["message"].startswith("This model's maximum context length is")
-
-
-async def test_key_content_type_and_anthropic_errors_have_their_own_shapes() -> None:
-    body = json.dumps({"model": MODEL, "messages": user("x"), "max_tokens": 3}).encode()
-    async with simulated(api_key="secret") as engine:
-        wrong = await talk(engine.port, post("/v1/chat/completions", body))
-        assert (wrong.status, json.loads(wrong.body)) == (401, {"error": "Unauthorized"})
-        key = "content-type: application/json\r\nauthorization: Bearer secret\r\n"
-        assert (await talk(engine.port, post("/v1/chat/completions", body, key), seconds=2)).status == 200
-        text = await talk(engine.port, post("/v1/chat/completions", body, "content-type: text/plain\r\n" + key[32:]))
-        assert text.status == 400
-        other = body.replace(b"llama-8b", b"none")
-        assert json.loads((await talk(engine.port, post("/v1/messages", other, key))).body)["type"] == "error"
-
-
-async def test_a_full_queue_is_a_real_503() -> None:
-    async with simulated({"max_num_seqs": 1, "max_num_queued_reqs": 1}) as engine:
-        slow = [asyncio.create_task(talk(engine.port, chat(f"{n} [[fb out=200]]", stream=True), 5)) for n in range(2)]
-        await until(lambda: len(engine.model.running) == 1 and len(engine.model.waiting) == 1)
-        wire = await talk(engine.port, chat("third", stream=True))
-        assert wire.status == 503
-        assert json.loads(wire.body)["error"]["type"] == "Service Unavailable"
-        assert engine.metrics.refused["max_num_queued_reqs"] == 1
-        for task in slow:
-            task.cancel()
-
-
-async def test_other_paths_are_traps_and_probes_are_not() -> None:
-    async with simulated() as engine:
-        for path in ("/health", "/ping", "/version", "/load", "/v1/models", "/metrics"):
-            assert (await talk(engine.port, get(path))).status == 200, path
-        assert json.loads(engine.log.lines()) == []
-        assert (await talk(engine.port, get("/sleep"))).status == 404
-        assert (await talk(engine.port, get("/v1/chat/completions"))).status == 405
-        assert [(entry["kind"], entry["path"]) for entry in json.loads(engine.log.lines())] == [
-            ("trap", "/sleep"),
-            ("trap", "/v1/chat/completions"),
-        ]
-
-
 async def test_metrics_are_the_models_true_state() -> None:
     async with simulated() as engine:
         before = engine.metrics.render(engine.model, engine.pacemaker.lag).decode()
@@ -408,62 +319,3 @@ async def test_the_control_listener_shows_and_resets() -> None:
             await http.post(base + "/reset")
             assert await (await http.get(base + "/log")).json() == []
         await control.stop()
-
-
-START = "import typer; from loadgen.__main__ import engine; typer.run(engine)"
-
-
-def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    log = tmp_path / "log.jsonl"
-    argv = [sys.executable, "-c", START, "--port", "0", "--count", "2", "--control-port", "0", "--profile", "noop"]
-    with subprocess.Popen([*argv, "--log", str(log)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(5)]
-        ports = [int(port) for port in re.findall(r"engine \d listening on http://127.0.0.1:(\d+)", "".join(lines))]
-        assert len(ports) == 2
-        assert len(re.findall(r"engine \d control on http://", "".join(lines))) == 2
-        assert "startup complete" in lines[4]
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{ports[1]}/v1", api_key="x") as api:
-            api.completions.create(model="noop", prompt="hi", max_tokens=2)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
-    assert json.loads(log.read_text())["engine"] == 1
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--profile", "nope"], "no profile 'nope'"),
-        (["--max-num-seq", "3"], "No such option"),
-        (["--fault", "zap"], "no fault 'zap'"),
-        (["--dialect", "sglang"], "is not one of vllm"),
-        (["--max-num-batched-tokens", "10"], "at least --max-num-seqs"),
-        (["--profile", "llama70b-fp8-h200-tp1", "--max-model-len", "200000"], "lower --max-model-len"),
-    ],
-)
-def test_a_bad_flag_says_what_is_wrong(flags: list[str], message: str) -> None:
-    environ = {**os.environ, "COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"}
-    done = subprocess.run([sys.executable, "-c", START, *flags], capture_output=True, text=True, env=environ)
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
-def test_a_busy_port_is_named() -> None:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        done = subprocess.run([sys.executable, "-c", START, "--port", port], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stderr
-
-
-def test_every_shipped_profile_loads() -> None:
-    from loadgen.sim.profile import names
-
-    assert len(names()) == 9
-    assert load("noop").kv_tokens is None
-    for name in names():
-        assert load(name).max_model_len > 0
