@@ -6,7 +6,6 @@ together do not come back together (http.md 11). Frames are worded so that both 
 """
 
 import random
-import re
 from collections.abc import Iterable
 
 import msgspec
@@ -17,7 +16,6 @@ from gateway.errors import GatewayError
 Header = tuple[bytes, bytes]
 
 _encode = msgspec.json.Encoder().encode
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _JITTER = 0.25
 _EPOCH = "1970-01-01T00:00:00Z"  # the models' age is not known here
 
@@ -74,13 +72,6 @@ def models_answer(dialect: Dialect, names: Iterable[str]) -> bytes:
 def model_answer(dialect: Dialect, name: str) -> bytes:
     """The body of GET /v1/models/{id}."""
     return _encode(_model(dialect, name))
-
-
-def request_id_of(sent: bytes | None, otherwise: str) -> str:
-    """The `x-request-id` of the answer: the client's if it is harmless, else ours."""
-    if sent is not None and _REQUEST_ID.fullmatch(sent):
-        return sent.decode()
-    return otherwise
 
 
 def _model(dialect: Dialect, name: str) -> dict[str, str | int]:

@@ -15,7 +15,7 @@ from gateway.dialects.values import Fields
 from gateway.errors import GatewayError
 from policies.decisions import Reason
 
-__all__ = ["Call", "FieldRules", "Target", "notice", "read", "write"]
+__all__ = ["Call", "FieldRules", "Target", "read", "write"]
 
 LARGE_BYTES = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
 SMALL_FIELDS_BYTES = 128 * 1024
@@ -41,7 +41,7 @@ class Call(msgspec.Struct, kw_only=True):
 
     `max_output_tokens` is what it gave, None if nothing. `sequences` = max(n, best_of) x prompts. `wants_usage`: it asked
     for the usage chunk of its stream. `fields` is what the policy left, in the client's order. `stripped` names fields
-    it sent and the engine does not get. `prompt_bytes` is the raw JSON of the prompt and the tools: text as it is
+    it sent and the engine does not get, as far as they fit the header `x-forebay-stripped`. `prompt_bytes` is the raw JSON of the prompt and the tools: text as it is
     escaped, plus some 30 bytes of keys and quotes per message.
     """
 
@@ -78,11 +78,6 @@ def write(call: Call, target: Target) -> bytes:
     if target.output_cap is not None:
         _cap(fields, TABLES[call.route.name], target.output_cap)
     return _encode(fields)
-
-
-def notice(call: Call) -> bytes | None:
-    """The value of `x-forebay-stripped`, None where nothing was."""
-    return ",".join(call.stripped).encode() if call.stripped else None
 
 
 def _read(route: Route, body: bytes, rules: FieldRules) -> Call:

@@ -30,16 +30,16 @@ def granted(*names: str) -> FieldRules:
     return FieldRules(parameters=frozenset(names), media_hosts=frozenset(), reject_unknown=False)
 
 
-def read_as(name: str, rules: FieldRules = NONE, **more: object) -> Call:
+def read_as(name: str, rules: FieldRules = NONE, /, **more: Any) -> Call:
     return read(BY_NAME[name], json.dumps(LEAST[name] | more).encode(), rules)
 
 
-def sent(name: str, rules: FieldRules = NONE, **more: object) -> dict[str, Any]:
+def sent(name: str, rules: FieldRules = NONE, /, **more: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(write(read_as(name, rules, **more), TARGET))
     return body
 
 
-def refused(name: str, rules: FieldRules = NONE, **more: object) -> GatewayError:
+def refused(name: str, rules: FieldRules = NONE, /, **more: Any) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         read_as(name, rules, **more)
     assert caught.value.status == 400
@@ -101,7 +101,8 @@ PASSED = {
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, fields in PASSED.items() for field in fields])
 def test_a_documented_field_passes_whatever_its_value(name: str, field: str) -> None:
-    for value in (None, 1, -1.5, "text", [{"a": {}}], {"k": ["v"]}):
+    values: list[object] = [None, 1, -1.5, "text", [{"a": {}}], {"k": ["v"]}]
+    for value in values:
         assert sent(name, STRICT, **{field: value})[field] == value
 
 
@@ -128,7 +129,8 @@ FORBIDDEN = [
 @pytest.mark.parametrize("field", FORBIDDEN)
 @pytest.mark.parametrize("name", LEAST)
 def test_c099_a_forbidden_field_is_refused_and_its_null_removed(name: str, field: str) -> None:
-    for value in (0, False, "", {}, [], "http://10.0.0.1"):
+    values: list[object] = [0, False, "", {}, [], "http://10.0.0.1"]
+    for value in values:
         error = refused(name, granted(field), **{field: value})
         assert (error.reason, error.param) == (Reason.PARAMETER_NOT_ALLOWED, field)
     assert field not in sent(name, **{field: None})
@@ -179,11 +181,12 @@ def test_continuous_usage_needs_the_grant() -> None:
 
 @pytest.mark.parametrize("field", ["background", "previous_response_id", "conversation"])
 def test_a_response_that_needs_the_engines_memory_is_refused(field: str) -> None:
-    for value in (True, "resp_1", {"id": "x"}):
+    values: list[object] = [True, "resp_1", {"id": "x"}]
+    for value in values:
         error = refused("responses", **{field: value})
         assert (error.reason, error.param) == (Reason.PARAMETER_NOT_ALLOWED, field)
-    for value in (None, False):
-        assert field not in sent("responses", **{field: value})
+    for harmless in (None, False):
+        assert field not in sent("responses", **{field: harmless})
 
 
 @pytest.mark.parametrize("name", LEAST)
@@ -345,7 +348,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("name", "more"), HARMLESS)
-def test_a_url_that_no_engine_fetches_is_just_text(name: str, more: dict[str, object]) -> None:
+def test_a_url_that_no_engine_fetches_is_just_text(name: str, more: dict[str, Any]) -> None:
     assert sent(name, **more).items() >= more.items()
 
 
@@ -363,7 +366,7 @@ def test_a_flood_of_parts_is_searched_instead_of_walked() -> None:
     flood = [{"role": "user", "content": [{}]}] * 70_000
     assert len(json.dumps(flood)) > LARGE_BYTES
     assert sent("chat", messages=flood)["messages"] == flood
-    flood.append({"role": "user", "content": [{"image_url": "data:,"}]})  # type: ignore[dict-item]
+    flood.append({"role": "user", "content": [{"image_url": "data:,"}]})
     assert refused("chat", messages=flood).param == "messages"
 
 
