@@ -5,6 +5,7 @@ Every lane has a model and an engine of its own, so that the gap on its one conn
 
 import asyncio
 import random
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -109,6 +110,22 @@ async def test_bytes_on_an_idle_connection_close_it(lanes: Stage) -> None:
             assert response.status in (200, 502) and b"not yours" not in response.body
             assert response.status == 502 or f"own {at}".encode() in response.body
         engine.answer = wire.echo
+
+
+async def test_bytes_that_wait_unread_on_a_pooled_connection_are_nobodys_answer(lanes: Stage) -> None:
+    """The gateway wakes up to an unasked answer and a new request in the same moment: nothing unread is reused."""
+    engine = lanes.engine
+    engine.clear()
+    async with lanes.holding():
+        for at in range(10):
+            message = lanes.message("chat", f"own {at}", model="m0")
+            assert (await exchange(lanes.gateway.port, message)).status == 200
+            async with await connect(lanes.gateway.port) as client:
+                lanes.gateway.signal(signal.SIGSTOP)
+                await client.send(message)
+                engine.say(wire.json_answer({"choices": [], "stale": "not yours"}))
+                lanes.gateway.signal(signal.SIGCONT)
+                assert f"own {at}".encode() in (await client.response()).body
 
 
 async def test_a_connection_whose_client_reads_slowly_is_not_pooled_asleep(lanes: Stage) -> None:

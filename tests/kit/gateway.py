@@ -6,6 +6,7 @@ exception nobody retrieved or an unclosed transport in its log fails the test th
 
 import hashlib
 import json
+import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -239,6 +240,10 @@ class Gateway:
             for mark in NOISE
             if mark in text
         ]
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.child is not None
+        self.child.signal(number)
 
     async def stop(self, timeout_s: float = 15.0) -> int:
         """SIGTERM; its exit status."""

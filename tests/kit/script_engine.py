@@ -98,6 +98,7 @@ class ScriptEngine:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=2048)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is written is sent: no Nagle
         self.port = self._listener.getsockname()[1]
         self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener)
 
@@ -121,6 +122,11 @@ class ScriptEngine:
     def drop_connections(self, how: End = RST) -> None:
         for connection in list(self.open_connections):
             connection.end(how)
+
+    def say(self, data: bytes) -> None:
+        """Write on every open connection, asked or not."""
+        for connection in self.open_connections:
+            connection.transport.write(data)
 
     async def stop(self) -> None:
         self.stop_listening()
