@@ -47,7 +47,7 @@ async def start_engines(processes: Processes, seed: int) -> list[str]:
         count = ENGINES // _GROUPS
         port = free_ports(count)
         urls += [f"http://127.0.0.1:{port + offset}" for offset in range(count)]
-        await processes.start(f"engines-{group}", engine_argv(port, count, seed + group))
+        processes.start(f"engines-{group}", engine_argv(port, count, seed + group))
     async with aiohttp.ClientSession() as session:
         for url in urls:
             await processes.until(f"the engine at {url}", partial(_is_200, session, f"{url}/health"), _START_S)
@@ -58,7 +58,7 @@ async def start_gateway(processes: Processes, folder: Path, listeners: Listeners
     """Start the gateway over `engines` and wait until each of them is in use."""
     config = folder / "forebay.yaml"
     config.write_text(yaml.safe_dump(gateway_config(listeners, engines), sort_keys=False), "utf-8")
-    await processes.start("gateway", (*_FOREBAY, "serve", "--config", str(config)))
+    processes.start("gateway", (*_FOREBAY, "serve", "--config", str(config)))
     metrics = f"http://127.0.0.1:{listeners.admin}/metrics"
     async with aiohttp.ClientSession() as session:
         await processes.until("the gateway", partial(_all_up, session, metrics), _START_S)

@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,12 @@ class DemoError(Exception):
 @dataclass(frozen=True, slots=True)
 class _Child:
     name: str
-    process: asyncio.subprocess.Process
+    process: subprocess.Popen[bytes]
     log: Path
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
 
 
 class Processes:
@@ -46,13 +51,11 @@ class Processes:
         self._logs = logs
         self._children: list[_Child] = []
 
-    async def start(self, name: str, argv: Sequence[str]) -> None:
+    def start(self, name: str, argv: Sequence[str]) -> None:
         """Start one child; both its outputs go to `name`.log."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
         self._children.append(_Child(name, process, log))
 
     async def until(self, what: str, ready: Callable[[], Awaitable[bool]], within_s: float) -> None:
@@ -82,24 +85,25 @@ class Processes:
         """SIGTERM to every group, then SIGKILL to what is left of it; the children are reaped on return."""
         for child in self._children:
             _signal(child, signal.SIGTERM)
-        waits = [tasks.start(_reap(child), f"end of {child.name}") for child in self._children]
         try:
-            if waits:
-                await asyncio.wait(waits, timeout=_STOP_S)
+            async with asyncio.timeout(_STOP_S):
+                while any(child.runs for child in self._children):
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            pass
         finally:
             for child in self._children:
                 _signal(child, signal.SIGKILL)
-        if waits:
-            await asyncio.wait(waits)
-        self._children.clear()
+                child.process.wait()
+            self._children.clear()
 
     async def _any_ended(self) -> None:
-        while all(child.process.returncode is None for child in self._children):
+        while all(child.runs for child in self._children):
             await asyncio.sleep(_POLL_S)
 
     def _check(self) -> None:
         for child in self._children:
-            if child.process.returncode is not None:
+            if not child.runs:
                 raise DemoError(f"{child.name} ended with status {child.process.returncode}. {_words_of(child)}")
 
     def _last_words(self) -> str:
@@ -144,10 +148,6 @@ def _hold(held: list[socket.socket], port: int) -> int:
     one.listen()
     bound: int = one.getsockname()[1]
     return bound
-
-
-async def _reap(child: _Child) -> None:
-    await child.process.wait()
 
 
 def _signal(child: _Child, which: signal.Signals) -> None:

@@ -5,6 +5,7 @@ five seconds. Colours follow NO_COLOR. Everything here goes to stderr; stdout is
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -20,6 +21,7 @@ from loadgen.report.stats import percentile, quantile
 LAG_LIMIT_MS = 10.0  # of send lag at p99; beyond it the client, not the system, is measured (loadgen.md 8.2 V1)
 _LIVE_S, _PLAIN_S = 0.25, 5.0
 _BAR_CELLS = 74
+_KEPT = 1000  # latest values that live percentiles are of: the cost of a frame must not grow with the run
 
 
 class Counts:
@@ -28,7 +30,7 @@ class Counts:
     def __init__(self) -> None:
         """Nothing yet."""
         self.sent = self.ok = self.rejected = self.failed = self.cancelled = self.good = 0
-        self.ttft_ms: list[float] = []
+        self.ttft_ms: deque[float] = deque(maxlen=_KEPT)
 
     @property
     def ended(self) -> int:
@@ -48,7 +50,7 @@ class Tally:
     def __init__(self, classes: Iterable[str], slo: Slo) -> None:
         """One counter for each of `classes`, in that order."""
         self.classes = {name: Counts() for name in classes}
-        self.lags_ms: list[float] = []
+        self.lags_ms: deque[float] = deque(maxlen=_KEPT)
         self._slo = slo
 
     def sent(self, sample: Sample) -> None:
