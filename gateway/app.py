@@ -31,6 +31,7 @@ from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.pipeline import Pipeline
 from gateway.recorder import Recorder
+from gateway.relay.end import Rules
 from gateway.services import Services
 from gateway.telemetry import families
 from gateway.telemetry.access_log import AccessLog
@@ -49,6 +50,7 @@ from policies.types import Settings
 SEED = 0
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
+AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed after this
 
 
 def serve(config: Config, config_path: Path) -> int:
@@ -112,7 +114,7 @@ class Gateway:
 
     def _make_services(self) -> Services:
         config = self._config
-        allow = config.tenant_defaults.allow
+        allow, timers = config.tenant_defaults.allow, self._timers
         tenant = Tenant(
             id="default",
             salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
@@ -131,11 +133,16 @@ class Gateway:
             access_log=AccessLog(self._lines, config.telemetry.log_format),
             events=self._events,
             timers=self._timers,
-            scale=config.timeouts.scale,
+            relay_rules=Rules(
+                idle_s=timers.idle_s,
+                stale_s=timers.stale_socket_s,
+                write_stall_s=timers.write_stall_s,
+                after_end_s=AFTER_END_S * config.timeouts.scale,
+                tail_bytes=config.limits.stream_buffer_bytes,
+                line_bytes=config.limits.sse_line_bytes,
+            ),
             bands=self._settings.bands,
             body_bytes=config.limits.body_bytes,
-            tail_bytes=config.limits.stream_buffer_bytes,
-            line_bytes=config.limits.sse_line_bytes,
             forward=tuple(name.encode() for name in config.upstream.forward_headers),
             trusted_proxies=config.listen.trusted_proxies,
         )

@@ -4,14 +4,15 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from gateway.compose import EngineHead
-from gateway.config import Config
+from gateway.config import Config, Timers
 from gateway.describe import ServedModel
 from gateway.dialects.call import Call
 from gateway.dialects.routes import Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
 from gateway.http.resolve import Address
-from gateway.http.upstream import EndpointConnections
+from gateway.http.upstream import ConnectFailed, EndpointConnections, UpstreamConnection
+from gateway.steps import Signal
 from policies.decisions import Reason
 
 MARGIN_S = 2.0  # a pooled connection is given up so long before its engine would close it (http.md 10)
@@ -44,6 +45,15 @@ class Backend:
             head = EngineHead(self._path(route), self._endpoint.authority, self._endpoint.api_key, self._version)
             self._heads[route.name] = head
         return head
+
+    async def connect(self, connected: Signal[UpstreamConnection | ConnectFailed], timers: Timers) -> None:
+        """Open a connection and set `connected` to it, or to why there is none."""
+        try:
+            connection = await self.connections.connect(timers.connect_s, timers.tls_s)
+        except ConnectFailed as failed:
+            connected.set(failed)
+        else:
+            connected.set(connection)
 
     def suspect(self) -> None:
         """It could not be connected to: have its health looked at."""

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.dialects.call import Call
-from gateway.dialects.routes import Kind
+from gateway.dialects.routes import Kind, Route
 from gateway.errors import GatewayError
 from gateway.http.head import Head
 from policies.decisions import Reason
-from policies.types import Band, InferenceRequest
+from policies.types import Band
 
 DEFAULT_BAND = "standard"
 BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
@@ -85,54 +85,31 @@ def total_s(head: Head, kind: Kind, longest_s: float) -> tuple[float, bool]:
     return (wanted, True) if wanted < longest_s else (longest_s, False)
 
 
-def first_byte_s(head: Head, longest_s: float) -> float:
+def first_byte_s(head: Head | None, longest_s: float) -> float:
     """The wait for a first byte: the SDK's own read timeout bounds it."""
-    asked = head.fields.get(b"x-stainless-read-timeout")
+    asked = head.fields.get(b"x-stainless-read-timeout") if head is not None else None
     if asked is None or not _SECONDS(asked) or float(asked) == 0.0:
         return longest_s
     return min(longest_s, float(asked))
 
 
-def client_request_id(head: Head) -> str:
+def client_request_id(asked: bytes) -> str:
     """The client's id if it is one that may be echoed."""
-    asked = head.fields.get(b"x-request-id", b"")
     return asked.decode() if _ID(asked) else ""
 
 
 def session(head: Head) -> str:
     """The client's session, a hint for stickiness."""
-    asked = head.fields.get(b"x-forebay-session", b"")
-    return asked.decode() if _ID(asked) else ""
+    asked = head.fields.get(b"x-forebay-session")
+    return asked.decode() if asked is not None and _ID(asked) else ""
 
 
-def request(call: Call, head: Head, facts: "Facts") -> InferenceRequest:
-    """Everything the core may know."""
-    generates = call.route.kind is Kind.GENERATE
-    wanted = call.max_output_tokens or facts.model.max_output_tokens
-    return InferenceRequest(
-        id=facts.id,
-        tenant=facts.tenant,
-        model=facts.model.name,
-        band=facts.band,
-        route=call.route.name,
-        streamed=call.stream,
-        arrived_s=facts.received_s,
-        deadline_s=facts.deadline_s,
-        prompt_tokens=prompt_tokens(call),
-        max_output_tokens=min(wanted, facts.model.max_output_tokens) if generates else 0,
-        sequences=call.sequences,
-        body_bytes=call.body_bytes,
-        session=session(head),
-    )
+def generates(route: Route) -> bool:
+    """Whether tokens come out of it."""
+    return route.kind is Kind.GENERATE
 
 
-@dataclass(slots=True, kw_only=True)
-class Facts:
-    """What is known of a request beside its body. Times on time.monotonic()."""
-
-    id: str
-    tenant: str
-    band: str
-    model: ServedModel
-    received_s: float
-    deadline_s: float
+def most_output_tokens(call: Call, model: ServedModel) -> int:
+    """The most that one sequence may generate."""
+    asked, most = call.max_output_tokens, model.max_output_tokens
+    return most if asked is None or asked > most else asked

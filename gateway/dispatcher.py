@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from gateway.steps import Signal
 from policies.core import Core
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reject
 from policies.events import Arrived, Bounced, Cancelled, Cause, Event, Finished, FirstToken, Outcome, Tick
@@ -98,7 +99,7 @@ class Slot:
         self.request = request
         self._dispatcher = dispatcher
         self._decision: Decision | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: Signal[Dispatch | Reject | Evict | Fail] | None = None
         self._over = False
 
     async def __aenter__(self) -> "Slot":
@@ -113,22 +114,24 @@ class Slot:
 
     async def placed(self) -> Dispatch:
         """Wait for a place. Raises Refused."""
-        if self._decision is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
         decision, self._decision = self._decision, None
+        if decision is None:
+            self._waiter = Signal()
+            decision = await self._waiter
         if isinstance(decision, Dispatch):
             return decision
-        if decision is None:
-            raise asyncio.CancelledError  # the client left while this was waiting
         self._over = True
         self._dispatcher.forget(self)
         raise Refused(decision)
 
     def decided(self, decision: Decision) -> None:
         """Called by the dispatcher."""
-        self._decision = decision
-        self._wake()
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            self._decision = decision
+        else:
+            # In a turn of its own: a long queue would otherwise be walked by recursion, one end freeing the next place.
+            asyncio.get_running_loop().call_soon(waiter.set, decision)
 
     def first_token(self, attempt: int) -> None:
         """The first token of an attempt came."""
@@ -167,11 +170,4 @@ class Slot:
         if self._over:
             return
         self._over = True
-        self._decision = None
         self._dispatcher.leave(self, Cancelled(request_id=self.request.id))
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)

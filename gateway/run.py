@@ -1,14 +1,13 @@
 """One complete request on its way, top to bottom:
 
-  body -> read by its dialect -> model -> facts        `_describe`
-  -> a slot in the core: wait, be placed, placed again `_serve`
-  -> a connection, the request, the answer relayed     `_try`
-  -> settled once, counted once, one line              `_settle`, `end`
+  body -> read by its dialect -> model -> facts         `_describe`
+  -> a slot in the core: wait, be placed, placed again  `_serve`
+  -> a connection, the request, the answer relayed      `_try`
+  -> settled once, counted once, one line               `_settle`, `end`
 
 Every step raises its own GatewayError. Nothing here decides where or when a request goes: the core does.
 """
 
-import asyncio
 import time
 from typing import cast
 
@@ -21,41 +20,44 @@ from gateway.dialects.routes import Dialect, Route
 from gateway.dialects.verdict import error_for
 from gateway.dispatcher import Refused, Slot
 from gateway.errors import GatewayError
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import Exchange, nothing
 from gateway.http.head import Head
 from gateway.http.upstream import ConnectFailed, UpstreamConnection
-from gateway.relay import Attempt, End, Hooks, How, Terms, choose
+from gateway.relay.attempt import Attempt
+from gateway.relay.end import End, How
 from gateway.services import Services
+from gateway.steps import Signal, Steps
 from gateway.telemetry.record import RequestRecord
 from gateway.tenants import Tenant
 from policies.decisions import Dispatch, Evict, Reason, Reject
 from policies.events import Cause, Outcome
 from policies.types import InferenceRequest
 
-AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed after this
 _RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
 
 
 class Run:
-    """One request on its way."""
+    """One request on its way, and the owner of its attempts."""
 
     __slots__ = (
         "__weakref__",
+        "_call",
         "_counted",
         "_dispatch",
         "_ended",
+        "_model",
         "_pinged_s",
+        "_slot",
+        "_steps",
         "attempt",
-        "call",
-        "client_bound",
+        "deadline_reason",
         "deadline_s",
         "exchange",
-        "first_byte_s",
-        "model",
+        "first_byte_by_s",
         "record",
         "route",
         "services",
-        "slot",
+        "strips_usage",
         "tenant",
     )
 
@@ -63,14 +65,15 @@ class Run:
         self.services = services
         self.exchange = exchange
         self.route = cast(Route, route)
-        self.tenant: Tenant = cast(Tenant, None)
-        self.call: Call = cast(Call, None)
-        self.model: describe.ServedModel = cast(describe.ServedModel, None)
-        self.slot: Slot | None = None
+        self.tenant = cast(Tenant, None)
         self.attempt: Attempt | None = None
-        self.deadline_s = 0.0
-        self.first_byte_s = 0.0
-        self.client_bound = False  # the deadline is the client's own
+        self.deadline_s = self.first_byte_by_s = 0.0
+        self.deadline_reason = Reason.BACKEND_TIMEOUT
+        self.strips_usage = False
+        self._call: Call | None = None
+        self._model = cast(describe.ServedModel, None)
+        self._slot: Slot | None = None
+        self._steps: Steps | None = None
         self._dispatch: Dispatch | None = None
         self._counted = False  # in C1
         self._ended = False
@@ -78,16 +81,26 @@ class Run:
         self.record = self._open_record(route)
 
     def _open_record(self, route: Route | None) -> RequestRecord:
-        exchange, head = self.exchange, self.exchange.head
-        record = RequestRecord(id=self.services.ids.new(), received_s=exchange.received_s)
-        record.client = self.services.client_address(exchange)
+        exchange, services = self.exchange, self.services
+        record = RequestRecord(
+            id=services.ids.new(), received_s=exchange.received_s, client=services.client_address(exchange)
+        )
+        head = exchange.head
         if head is not None:
+            fields = head.fields
             record.method = head.method.decode("ascii")
-            record.client_request_id = describe.client_request_id(head)
-            record.retry_count = head.get(b"x-stainless-retry-count").decode("ascii")
+            if b"x-request-id" in fields:
+                record.client_request_id = describe.client_request_id(fields[b"x-request-id"])
+            if b"x-stainless-retry-count" in fields:
+                record.retry_count = fields[b"x-stainless-retry-count"].decode("ascii")
         if route is not None:
             record.route, record.path = route.name, route.path
         return record
+
+    @property
+    def request_id(self) -> str:
+        """The id the client knows the request by."""
+        return self.record.client_request_id or self.record.id
 
     def identify(self, tenant: Tenant) -> None:
         """The credential is known: from here on the request counts."""
@@ -98,30 +111,27 @@ class Run:
     def start(self) -> None:
         """The body is complete: go."""
         self.exchange.on_gone = self.gone
-        self.exchange.task = tasks.start(self.serve(), "request")
+        self._steps = Steps(self._run())
+        self._steps.go()
 
     # -- the path --------------------------------------------------------------------------------------------------
 
-    async def serve(self) -> None:
+    async def _run(self) -> None:
         """Take a complete request to its end, whatever that is."""
         try:
-            await self._serve()
+            await self._serve(self._describe())
         except GatewayError as error:
-            self.refuse(error)
+            self.refuse(error, "failed" if self._dispatch is not None else "rejected")
         except Refused as refused:
             decision = refused.decision
             self.refuse(error_for(decision.reason, decision.retry_after_s), _outcome(decision))
-        except asyncio.CancelledError:
-            if not self._ended:
-                raise  # not the client's doing: the gateway is going down
         except Exception:
-            self.refuse(GatewayError(Reason.INTERNAL), "failed")
+            self.refuse(GatewayError(Reason.INTERNAL), "failed" if self._dispatch is not None else "rejected")
             raise
 
-    async def _serve(self) -> None:
-        request = self._describe()
+    async def _serve(self, request: InferenceRequest) -> None:
         async with self.services.dispatcher.admit(request) as slot:
-            self.slot = slot
+            self._slot = slot
             while True:
                 self._dispatch = dispatch = await slot.placed()
                 end = await self._try(dispatch)
@@ -133,29 +143,39 @@ class Run:
 
     def _describe(self) -> InferenceRequest:
         services, exchange, record = self.services, self.exchange, self.record
-        head = cast(Head, exchange.head)
+        head, route = cast(Head, exchange.head), self.route
         record.bytes_in = exchange.body_bytes
-        record.band = describe.band(head, services.bands)
-        self.call = call = read(self.route, b"".join(exchange.body), self.tenant.rules)
-        exchange.body = []  # the call holds it now; `body_bytes` stay counted until the answer begins
+        body = exchange.body[0] if len(exchange.body) == 1 else b"".join(exchange.body)
+        exchange.body = []  # the call holds it now; it stays counted until the answer begins
+        record.band = band = describe.band(head, services.bands)
+        self._call = call = read(route, body, self.tenant.rules)
         record.streamed, record.stripped = call.stream, call.stripped
-        self.model = services.backends.model(call)
-        record.model = self.model.name
-        describe.check_fits(call, self.model)
-        longest_s, self.client_bound = describe.total_s(head, self.route.kind, services.timers.total_s)
+        self._model = model = services.backends.model(call)
+        record.model = model.name
+        describe.check_fits(call, model)
+        self.strips_usage = call.stream and not call.wants_usage
+        longest_s, is_wish = describe.total_s(head, route.kind, services.timers.total_s)
         self.deadline_s = record.received_s + longest_s
-        self.first_byte_s = describe.first_byte_s(head, services.timers.first_byte_s)
+        if is_wish:
+            self.deadline_reason = Reason.DEADLINE_EXCEEDED
         record.arrived_s = time.monotonic()
         self.count()
-        facts = describe.Facts(
+        generates = describe.generates(route)
+        return InferenceRequest(
             id=record.id,
             tenant=self.tenant.id,
-            band=record.band,
-            model=self.model,
-            received_s=record.received_s,
+            model=model.name,
+            band=band,
+            route=route.name,
+            streamed=call.stream,
+            arrived_s=record.received_s,
             deadline_s=self.deadline_s,
+            prompt_tokens=describe.prompt_tokens(call),
+            max_output_tokens=describe.most_output_tokens(call, model) if generates else 0,
+            sequences=call.sequences,
+            body_bytes=call.body_bytes,
+            session=describe.session(head),
         )
-        return describe.request(call, head, facts)
 
     async def _try(self, dispatch: Dispatch) -> End:
         """One attempt, and the one resend that a pooled connection may need that had died unnoticed."""
@@ -163,6 +183,9 @@ class Run:
         backend = services.backends.by_name[dispatch.endpoint]
         record.attempts, record.endpoint, record.pool = dispatch.attempt, dispatch.endpoint, dispatch.why.pool
         record.dispatched_s = now = time.monotonic()
+        self.first_byte_by_s = self.deadline_s
+        if record.streamed:
+            self.first_byte_by_s = now + describe.first_byte_s(self.exchange.head, services.timers.first_byte_s)
         connection = backend.connections.take(now)
         if connection is not None:
             services.metrics.attempt_started()
@@ -178,21 +201,27 @@ class Run:
 
     async def _connect(self, backend: Backend) -> UpstreamConnection:
         """A fresh connection. An attempt that gets no further counts as `connect_failed`."""
-        services = self.services
-        services.metrics.attempt_started()
+        metrics = self.services.metrics
+        metrics.attempt_started()
+        connected: Signal[UpstreamConnection | ConnectFailed] = Signal()
+        task = tasks.start(backend.connect(connected, self.services.timers), "connect")
+        result: UpstreamConnection | ConnectFailed = ConnectFailed()
         try:
-            return await backend.connections.connect(services.timers.connect_s, services.timers.tls_s)
-        except BaseException:
-            services.metrics.attempt("connect_failed")
-            raise
+            result = await connected
+        finally:
+            if isinstance(result, ConnectFailed):
+                task.cancel()
+                metrics.attempt("connect_failed")
+        if isinstance(result, ConnectFailed):
+            raise result
+        return result
 
     async def _send(self, connection: UpstreamConnection, backend: Backend) -> End:
         result = "aborted"
-        attempt = self.attempt = Attempt(
-            self.exchange, self.route, self._terms(backend), Hooks(choose, self._commit, self._first_token)
-        )
+        attempt = self.attempt = Attempt(self, self.services.relay_rules, backend.hide)
         try:
-            attempt.send(connection, *self._message(backend), time.monotonic())
+            head, body = self._message(backend)
+            attempt.send(connection, head, body, self.record.dispatched_s)
             end = await attempt.done
             result = "stale_resent" if end.stale else _RESULTS[end.how]
         finally:
@@ -201,83 +230,62 @@ class Run:
         return end
 
     def _message(self, backend: Backend) -> tuple[bytes, bytes]:
-        services, call, model = self.services, self.call, self.model
-        salt = self.tenant.salt if self.route.name in backend.engine.salted_routes else None
+        services, call, model, route = self.services, cast(Call, self._call), self._model, self.route
+        salt = self.tenant.salt if route.name in backend.engine.salted_routes else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
-        head = cast(Head, self.exchange.head)
-        lines = client_lines(head, self.route, services.forward)
-        return backend.head(self.route).render(services.ids.new(), lines, len(body)), body
-
-    def _terms(self, backend: Backend) -> Terms:
-        services, call = self.services, self.call
-        first_byte_by_s = self.record.dispatched_s + self.first_byte_s if call.stream else self.deadline_s
-        timers = services.timers
-        return Terms(
-            first_byte_by_s=first_byte_by_s,
-            deadline_s=self.deadline_s,
-            deadline_reason=Reason.DEADLINE_EXCEEDED if self.client_bound else Reason.BACKEND_TIMEOUT,
-            idle_s=timers.idle_s,
-            stale_s=timers.stale_socket_s,
-            write_stall_s=timers.write_stall_s,
-            after_end_s=AFTER_END_S * services.scale,
-            tail_bytes=services.tail_bytes,
-            line_bytes=services.line_bytes,
-            strip_usage=call.stream and not call.wants_usage,
-            request_id=self.request_id,
-            hide=backend.hide,
-        )
+        lines = client_lines(cast(Head, self.exchange.head), route, services.forward)
+        return backend.head(route).render(services.ids.new(), lines, len(body)), body
 
     # -- the answer ------------------------------------------------------------------------------------------------
-
-    @property
-    def request_id(self) -> str:
-        """The id the client knows the request by."""
-        return self.record.client_request_id or self.record.id
 
     def about(self) -> bytes:
         """The lines every answer carries."""
         return about(self.request_id, self.record.id, self.route.dialect)
 
-    def _commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
+    def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
+        """A good answer has begun: begin the client's."""
         record = self.record
         record.first_byte_s = time.monotonic()
         record.status = status
+        self._call = None  # with the body in it: there will be no further attempt
         if self.exchange.started:
             return  # a kept-alive stream began before its answer did
-        lines = b"content-type: %b\r\n%b%bx-forebay-pool: %b\r\nx-forebay-class: %b\r\nx-forebay-queue-ms: %d\r\n" % (
+        lines = (
+            b"content-type: %b\r\n%bx-forebay-pool: %b\r\nx-forebay-class: %b\r\nx-forebay-queue-ms: %d\r\n"
+            b"x-forebay-attempts: %d\r\ncache-control: no-store\r\n"
+        ) % (
             content_type,
-            b"content-encoding: %b\r\n" % coding if coding else b"",
             self.about(),
             record.pool.encode(),
             record.band.encode(),
             (record.dispatched_s - record.arrived_s) * 1000,
+            record.attempts,
         )
-        more = b"x-accel-buffering: no\r\n" if length is None else b""
-        self.exchange.start(
-            status,
-            b"%bx-forebay-attempts: %d\r\n%bcache-control: no-store\r\n%b"
-            % (lines, record.attempts, notice(record.stripped), more),
-            length,
-        )
+        if coding:
+            lines += b"content-encoding: %b\r\n" % coding
+        if record.stripped:
+            lines += notice(record.stripped)
+        if length is None:
+            lines += b"x-accel-buffering: no\r\n"
+        self.exchange.start(status, lines, length)
 
-    def _first_token(self) -> None:
+    def first_token(self) -> None:
+        """The engine has finished its prefill."""
         self.record.first_token_s = time.monotonic()
-        if self.slot is not None and self._dispatch is not None:
-            self.slot.first_token(self._dispatch.attempt)
+        if self._slot is not None and self._dispatch is not None:
+            self._slot.first_token(self._dispatch.attempt)
 
     def _settle(self, slot: Slot, dispatch: Dispatch, end: End) -> None:
         """The last attempt ended: tell the core what was learned, and the client what it must know."""
         good = end.how is How.COMPLETED
-        usage = self.attempt.usage if self.attempt else None
-        tokens = None
-        if usage is not None:
-            tokens = (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
+        usage = self.attempt.usage if self.attempt is not None else None
+        tokens = None if usage is None else (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
         slot.finished(dispatch.attempt, Outcome.COMPLETED if good else Outcome.FAILED, tokens)
-        if end.error is not None:
+        if good:
+            self.end(self.record.status, "completed", "")
+        elif end.error is not None:
             self.services.metrics.upstream_failed(dispatch.endpoint, end.error.reason)
             self.refuse(end.error, "failed")
-        elif good:
-            self.end(self.record.status, "completed", "")
         else:
             self.services.metrics.upstream_failed(dispatch.endpoint, end.reason)
             self.end(self.record.status, "failed", end.reason)
@@ -285,12 +293,12 @@ class Run:
     def refuse(self, error: GatewayError, outcome: str = "rejected", *, close: bool = False) -> None:
         """Answer with an error. `outcome` counts only for a request that counts at all."""
         record, exchange = self.record, self.exchange
-        dialect = self.route.dialect if self.route is not None else Dialect.OPENAI
         if exchange.started:
             exchange.break_off(error_frame(self.route, error, self.request_id, 0))
         else:
+            dialect = self.route.dialect if self.route is not None else Dialect.OPENAI
             answer = error_answer(error, dialect, self.request_id)
-            lines = b"".join(b"%b: %b\r\n" % line for line in answer.headers)
+            lines = b"".join([b"%b: %b\r\n" % line for line in answer.headers])
             lines += b"x-forebay-request-id: %b\r\n%b" % (record.id.encode(), notice(record.stripped))
             exchange.respond(answer.status, lines, answer.body, close=close or error.closes)
             record.status = answer.status
@@ -303,50 +311,43 @@ class Run:
         if self.attempt is not None:
             self.attempt.check(now)
         every_s = self.services.timers.sse_keepalive_s
-        if (
-            every_s > 0
-            and not self._ended
-            and self.call.stream
-            and now - max(self._pinged_s, self.record.received_s) >= every_s
-        ):
-            self._keep_alive(now)
+        since_s = self._pinged_s or self.record.received_s
+        if every_s > 0 and self.record.streamed and not self._ended and now - since_s >= every_s:
+            self._pinged_s = now
+            self._keep_alive()
 
-    def _keep_alive(self, now: float) -> None:
-        self._pinged_s = now
+    def _keep_alive(self) -> None:
         if self.attempt is not None and self.attempt.committed:
             self.attempt.ping()
             return
         if not self.exchange.started:
-            lines = (
-                b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n"
-                % self.about()
-            )
+            lines = b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n"
             self.record.status = 200
-            self.exchange.start(200, lines, None)
+            self.exchange.start(200, lines % self.about(), None)
         self.exchange.write(b": ping\n\n")
 
     def interrupt(self, reason: Reason) -> None:
         """End it because the gateway ends."""
-        if self.attempt is not None and not self.attempt.done.done():
+        if self.attempt is not None and not self.attempt.done.is_set():
             self.attempt.interrupt(reason)
         elif not self._ended:
+            self._leave()
             self.refuse(GatewayError(Reason.DRAINING), "expired")
-            if self.exchange.task is not None:
-                self.exchange.task.cancel()
 
     def gone(self, stalled: bool) -> None:
-        """The client left, or reads nothing: give back everything in this very turn of the loop."""
+        """The client left, or reads nothing: give everything back in this very turn of the loop."""
         if self._ended:
             return
-        stage = self._stage()
-        if self.slot is not None:
-            self.slot.cancelled()
-        if self.attempt is not None:
-            self.attempt.drop()
-        self.record.stage = stage
+        self.record.stage = self._stage()
+        self._leave()
         self.end(499, "cancelled", Reason.CLIENT_STALLED if stalled else Reason.CLIENT_CLOSED)
-        if self.exchange.task is not None:
-            self.exchange.task.cancel()
+
+    def _leave(self) -> None:
+        """Stop where it stands: the slot is given back, the engine's connection closed."""
+        if self._slot is not None:
+            self._slot.cancelled()
+        if self._steps is not None:
+            self._steps.stop()
 
     def vanished(self) -> None:
         """The client left before its request was complete."""
@@ -354,11 +355,13 @@ class Run:
         self.end(499, "cancelled" if self._counted else "", Reason.CLIENT_CLOSED)
 
     def _stage(self) -> str:
-        if self.slot is None or self._dispatch is None:
+        if self._dispatch is None:
             return "queued"
         if self.attempt is None or self.attempt.connection is None:
             return "connect"
         return "stream" if self.attempt.committed else "sent"
+
+    # -- counting --------------------------------------------------------------------------------------------------
 
     def count(self) -> None:
         """Count it as received (C1), once."""
@@ -372,15 +375,18 @@ class Run:
             return
         self.count()
         self._ended = True
+        record, exchange = self.record, self.exchange
         self.services.runs.discard(self)
-        record = self.record
         record.status, record.outcome, record.reason = status, outcome, reason
         record.ended_s = time.monotonic()
-        record.bytes_out = self.exchange.sent_bytes
-        record.bytes_in = record.bytes_in or self.exchange.body_bytes
+        record.bytes_out = exchange.sent_bytes
+        record.bytes_in = record.bytes_in or exchange.body_bytes
         self._note_tokens()
-        self.exchange.drop_body()
+        exchange.drop_body()
         self.services.report(record)
+        # Nothing of a request refers to itself in a circle when it has ended: its memory is free at once.
+        exchange.context = exchange.on_gone = self._call = self.attempt = None
+        exchange.on_pause = exchange.on_resume = nothing
 
     def _note_tokens(self) -> None:
         attempt, record = self.attempt, self.record
@@ -391,8 +397,8 @@ class Run:
             record.prompt_tokens = usage.prompt_tokens or 0
             record.cached_tokens = usage.cached_tokens or 0
             record.output_tokens = usage.output_tokens or 0
-        else:  # the engine told nothing: what was seen, and the estimate of what was not
-            record.prompt_tokens = describe.prompt_tokens(self.call)
+        elif self._slot is not None:  # the engine told nothing: the estimate, and what was seen
+            record.prompt_tokens = self._slot.request.prompt_tokens
             record.output_tokens = attempt.events
 
 

@@ -10,6 +10,7 @@ from gateway.compose import Ids
 from gateway.config import Timers
 from gateway.dispatcher import Dispatcher
 from gateway.http.exchange import Exchange
+from gateway.relay.end import Rules
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
@@ -33,7 +34,7 @@ class Active(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Times in `timers` are scaled already; `scale` is for the few that are constants of their module."""
+    """Times are scaled already."""
 
     dispatcher: Dispatcher
     backends: Backends
@@ -42,11 +43,9 @@ class Services:
     access_log: AccessLog
     events: EventLog
     timers: Timers
-    scale: float
+    relay_rules: Rules
     bands: Mapping[str, Band]
     body_bytes: int
-    tail_bytes: int
-    line_bytes: int
     forward: tuple[bytes, ...]
     trusted_proxies: tuple[Network, ...]
     ids: Ids = field(default_factory=Ids)

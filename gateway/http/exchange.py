@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from gateway.http.head import Head
 
 if TYPE_CHECKING:
-    import asyncio
-
     from gateway.http.server import ClientConnection
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
@@ -22,7 +20,7 @@ _CLOSE = b"connection: close\r\n"
 _KEEP = b"connection: keep-alive\r\n"
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """The hook of an exchange nobody listens to."""
 
 
@@ -45,7 +43,6 @@ class Exchange:
         "received_s",
         "sent_bytes",
         "started",
-        "task",
     )
 
     def __init__(self, connection: "ClientConnection", received_s: float) -> None:
@@ -55,12 +52,11 @@ class Exchange:
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.context: Any = None
-        self.task: asyncio.Task[None] | None = None
         self.started = False  # the answer's head has been handed over
         self.sent_bytes = 0  # of the answer's body
         self.on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
-        self.on_pause: Callable[[], None] = _nothing
-        self.on_resume: Callable[[], None] = _nothing
+        self.on_pause: Callable[[], None] = nothing
+        self.on_resume: Callable[[], None] = nothing
         self._chunked = False
         self._closes = False
         self._head = b""  # of the answer, until it leaves together with the first piece of the body

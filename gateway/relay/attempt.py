@@ -4,103 +4,48 @@ Nothing reaches the client before an answer has begun well; until then the attem
 may place the request again. After that a fault is told by one frame and a close without a proper end.
 """
 
-import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from gateway.dialects.answers import error_frame
 from gateway.dialects.facts import Usage
 from gateway.dialects.routes import Route
-from gateway.dialects.verdict import Bounce, error_for
-from gateway.errors import GatewayError
+from gateway.dialects.verdict import error_for
 from gateway.http.exchange import Exchange
 from gateway.http.upstream import Sink, UpstreamConnection
+from gateway.relay.end import End, How, Rules
+from gateway.relay.plain import ErrorReader, PlainReader
+from gateway.relay.stream import StreamReader
+from gateway.steps import Signal
 from policies.decisions import Reason
 from policies.events import Cause
 
 
-class Reader(Protocol):
-    """Who takes the body of an answer: a Sink that can also be asked."""
+class Owner(Protocol):
+    """Whose attempt it is. Times are absolute on time.monotonic()."""
 
-    def check(self, now: float) -> None:
-        """Act on the timers of the body."""
-
-    def half_said(self) -> bytes:
-        """What must be written so that a frame is not glued to half an event."""
-
-    def ping(self) -> None:
-        """Write a comment to the client, if one can stand here."""
-
-
-Choose = Callable[["Attempt", int, dict[bytes, bytes]], "Body"]
-
-
-class Body(Sink, Reader, Protocol):
-    """A Sink that is a Reader."""
-
-
-class How(Enum):
-    """How an attempt ended."""
-
-    COMPLETED = "completed"
-    BOUNCED = "bounced"  # nothing reached the client: may be placed again
-    REFUSED = "refused"  # the engine's own error, to be told to the client
-    BROKEN = "broken"  # the client has part of an answer
-
-
-@dataclass(slots=True)
-class End:
-    """The end of an attempt; `cause` goes with BOUNCED, `error` with REFUSED, `reason` with BROKEN.
-
-    `stale`: a pooled connection had died unnoticed, and the engine never saw the request.
-    """
-
-    how: How
-    cause: Cause = Cause.RESET
-    retry_after_s: float | None = None
-    error: GatewayError | None = None
-    reason: Reason = Reason.BACKEND_STREAM_INTERRUPTED
-    stale: bool = False
-
-
-@dataclass(slots=True)
-class Terms:
-    """What an attempt keeps to. Times are absolute on time.monotonic()."""
-
+    exchange: Exchange
+    route: Route
     first_byte_by_s: float
     deadline_s: float
-    deadline_reason: Reason  # what the client is told when it passes before anything was sent
-    idle_s: float
-    stale_s: float  # a reused connection that closes this soon after the write was dead before it
-    write_stall_s: float
-    after_end_s: float  # how long a stream may stay open behind its end marker
-    tail_bytes: int
-    line_bytes: int
-    strip_usage: bool
-    request_id: str
-    hide: tuple[bytes, ...]
+    deadline_reason: Reason  # what the client is told when the deadline passes before anything was sent
+    strips_usage: bool  # the usage chunk was asked for by us, not by the client
 
+    @property
+    def request_id(self) -> str:
+        """The id the client knows the request by."""
 
-@dataclass(slots=True)
-class Hooks:
-    """Whom an attempt tells. `choose` gives the reader for a head; `commit` begins the answer to the client with
-    status, content type, content coding and length; `first_token` is called once."""
+    def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
+        """Begin the answer to the client."""
 
-    choose: Choose
-    commit: Callable[[int, bytes, bytes, int | None], None]
-    first_token: Callable[[], None]
+    def first_token(self) -> None:
+        """The engine has finished its prefill."""
 
 
 class Attempt:
     """One try of a request on a connection. `done` is set once, unless the client leaves first."""
 
     __slots__ = (
-        "_choose",
-        "_commit",
-        "_first_token",
         "_reader",
         "_stalled",
         "committed",
@@ -108,32 +53,27 @@ class Attempt:
         "done",
         "events",
         "exchange",
+        "hide",
+        "owner",
         "route",
+        "rules",
         "streamed",
-        "terms",
         "usage",
     )
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        route: Route,
-        terms: Terms,
-        hooks: "Hooks",
-    ) -> None:
-        self.exchange = exchange
-        self.route = route
-        self.terms = terms
-        self.done: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+    def __init__(self, owner: Owner, rules: Rules, hide: tuple[bytes, ...]) -> None:
+        self.owner = owner
+        self.exchange = owner.exchange
+        self.route = owner.route
+        self.rules = rules
+        self.hide = hide  # what of the endpoint no client may read
+        self.done: Signal[End] = Signal()
         self.connection: UpstreamConnection | None = None
         self.committed = False  # the client has been told that a good answer began
         self.streamed = False  # the engine answers with an event stream
         self.usage: Usage | None = None
-        self.events = 0  # data lines relayed: what is charged when the engine tells no usage
-        self._choose = hooks.choose
-        self._commit = hooks.commit
-        self._first_token = hooks.first_token
-        self._reader: Reader | None = None
+        self.events = 0  # relayed: what is charged when the engine tells no usage
+        self._reader: StreamReader | PlainReader | ErrorReader | None = None
         self._stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
     def send(self, connection: UpstreamConnection, head: bytes, body: bytes, now: float) -> None:
@@ -147,18 +87,14 @@ class Attempt:
         """A good answer has begun: tell the client, and stop to hold what a second attempt would need."""
         self.committed = True
         self.exchange.drop_body()
-        self._commit(status, content_type, coding, length)
+        self.owner.commit(status, content_type, coding, length)
         if self.exchange.congested and self.connection is not None:
             self.connection.pause()
 
-    def saw_first_token(self) -> None:
-        """The engine has finished its prefill."""
-        self._first_token()
-
     def finish(self, end: End) -> None:
-        """The attempt is over."""
-        if not self.done.done():
-            self.done.set_result(end)
+        """The attempt is over. (The reader refers to the attempt: without the cycle nothing waits for a collection.)"""
+        self._reader = None
+        self.done.set(end)
 
     def bounce(self, cause: Cause, retry_after_s: float | None = None) -> None:
         """Over, and nothing reached the client."""
@@ -169,7 +105,7 @@ class Attempt:
         """Over in the middle of an answer: `tail` ends what was half said, one frame says why, then the close."""
         self.drop()
         if self.streamed:
-            frame = error_frame(self.route, error_for(reason, None), self.terms.request_id, self.events)
+            frame = error_frame(self.route, error_for(reason, None), self.owner.request_id, self.events)
             self.exchange.break_off(tail + frame)
         else:
             self.exchange.break_off()
@@ -183,7 +119,7 @@ class Attempt:
 
     def interrupt(self, reason: Reason) -> None:
         """End it from outside: `reason` is what the client is told."""
-        if self.done.done():
+        if self.done.is_set():
             return
         if self.committed:
             self.fail(reason, self._reader.half_said() if self._reader else b"")
@@ -198,12 +134,12 @@ class Attempt:
 
     def check(self, now: float) -> None:
         """Act on the timers that have run out."""
-        terms = self.terms
-        if self.done.done() or self.connection is None:
+        owner = self.owner
+        if self.done.is_set() or self.connection is None:
             return
-        if now >= terms.deadline_s:
-            self.interrupt(Reason.STREAM_TIMEOUT if self.committed else terms.deadline_reason)
-        elif not self.committed and now >= terms.first_byte_by_s:
+        if now >= owner.deadline_s:
+            self.interrupt(Reason.STREAM_TIMEOUT if self.committed else owner.deadline_reason)
+        elif not self.committed and now >= owner.first_byte_by_s:
             self.bounce(Cause.FIRST_BYTE_TIMEOUT)
         elif self._reader is None:
             self._check_unsent(now)
@@ -214,14 +150,22 @@ class Attempt:
         unsent = self.connection.unsent_bytes() if self.connection else 0
         if unsent == 0 or unsent != self._stalled[0]:
             self._stalled = (unsent, now)
-        elif now - self._stalled[1] > self.terms.write_stall_s:
+        elif now - self._stalled[1] > self.rules.write_stall_s:
             self.bounce(Cause.RESET)
 
     # -- Sink: until the head is there -----------------------------------------------------------------------------
 
     def on_head(self, status: int, fields: dict[bytes, bytes]) -> Sink:
         """Choose who takes the body."""
-        self._reader = reader = self._choose(self, status, fields)
+        content_type = fields.get(b"content-type", b"")
+        reader: StreamReader | PlainReader | ErrorReader
+        if not 200 <= status < 300:
+            reader = ErrorReader(self, status, fields)
+        elif status == 200 and content_type.partition(b";")[0].strip().lower() == b"text/event-stream":
+            reader = StreamReader(self, content_type, fields)
+        else:
+            reader = PlainReader(self, status, fields)
+        self._reader = reader
         return reader
 
     def on_data(self, pieces: list[bytes]) -> bool:
@@ -242,13 +186,6 @@ class Attempt:
             connection is not None
             and connection.reused
             and not connection.received
-            and time.monotonic() - connection.sent_s <= self.terms.stale_s
+            and time.monotonic() - connection.sent_s <= self.rules.stale_s
         )
         self.finish(End(How.BOUNCED, cause=Cause.PROTOCOL if malformed else Cause.RESET, stale=stale))
-
-
-def end_of(verdict: Bounce | GatewayError) -> End:
-    """The end of an attempt whose error has been judged."""
-    if isinstance(verdict, Bounce):
-        return End(How.BOUNCED, cause=verdict.cause, retry_after_s=verdict.retry_after_s)
-    return End(How.REFUSED, error=verdict)

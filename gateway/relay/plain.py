@@ -1,13 +1,18 @@
 """Bodies that are no event streams: a whole JSON answer, and an error to be judged."""
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from gateway.dialects.stream import read_body
 from gateway.dialects.verdict import judge
 from gateway.http.upstream import Sink
-from gateway.relay.attempt import Attempt, End, How, end_of
+from gateway.relay.end import COMPLETED, End, How, end_of
 from policies.decisions import Reason
 from policies.events import Cause
+
+if TYPE_CHECKING:
+    from gateway.relay.attempt import Attempt
 
 HELD_BODY_BYTES = 1 << 20
 ERROR_BODY_BYTES = 65536
@@ -18,7 +23,7 @@ class _Whole:
 
     __slots__ = ("_attempt", "_fields", "_held", "_size", "_status")
 
-    def __init__(self, attempt: Attempt, status: int, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: "Attempt", status: int, fields: dict[bytes, bytes]) -> None:
         self._attempt = attempt
         self._status = status
         self._fields = fields
@@ -53,7 +58,7 @@ class PlainReader(_Whole):
 
     __slots__ = ()
 
-    def __init__(self, attempt: Attempt, status: int, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: "Attempt", status: int, fields: dict[bytes, bytes]) -> None:
         super().__init__(attempt, status, fields)
         if attempt.exchange.started:
             attempt.bounce(Cause.PROTOCOL)  # a kept-alive stream is promised: JSON cannot follow
@@ -81,7 +86,7 @@ class PlainReader(_Whole):
                 attempt.fail(Reason.BACKEND_STREAM_INTERRUPTED)
                 return
             attempt.exchange.end()
-            attempt.finish(End(How.COMPLETED))
+            attempt.finish(COMPLETED)
             return
         body = b"".join(self._held)
         facts = read_body(attempt.route, body)
@@ -93,7 +98,7 @@ class PlainReader(_Whole):
             attempt.usage = facts.usage
             self._begin(len(body))
             attempt.exchange.end(body)
-            attempt.finish(End(How.COMPLETED))
+            attempt.finish(COMPLETED)
 
     def on_lost(self, *, malformed: bool) -> None:
         """The connection ended within the body."""
@@ -134,7 +139,7 @@ class ErrorReader(_Whole):
         self._judge(b"")
 
     def _judge(self, body: bytes) -> None:
-        fields, hide = self._fields, self._attempt.terms.hide
+        fields, hide = self._fields, self._attempt.hide
         content_type, retry_after = fields.get(b"content-type", b""), fields.get(b"retry-after")
         self._attempt.finish(end_of(judge(self._status, content_type, retry_after, body, hide)))
 

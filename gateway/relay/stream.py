@@ -6,16 +6,20 @@ searched for what matters and decoded when it may be there. An event of more tha
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gateway.dialects.facts import EventFacts, EventKind
 from gateway.dialects.stream import read_event, watch
 from gateway.dialects.verdict import judge_event
 from gateway.http import sse
 from gateway.http.upstream import Sink
-from gateway.relay.attempt import Attempt, End, How, end_of
+from gateway.relay.end import COMPLETED, End, How, end_of
 from gateway.relay.shape import Shape, shape_of
 from policies.decisions import Reason
 from policies.events import Cause
+
+if TYPE_CHECKING:
+    from gateway.relay.attempt import Attempt
 
 HELD_EVENT_BYTES = 65536  # an uncommitted answer waits for its first event no longer than this
 RELEARN = 16  # every so many reads of events of another shape, theirs is learned
@@ -48,7 +52,7 @@ class StreamReader:
         "_write",
     )
 
-    def __init__(self, attempt: Attempt, content_type: bytes, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: "Attempt", content_type: bytes, fields: dict[bytes, bytes]) -> None:
         self._attempt = attempt
         attempt.streamed = True
         self._content_type = content_type
@@ -94,7 +98,7 @@ class StreamReader:
             if self._steady and (shape := self._shape) is not None and shape.fits(piece):
                 out.append(piece)
                 attempt.events += 1
-            elif self._ended or attempt.done.done():
+            elif self._ended or attempt.done.is_set():
                 return False  # behind the end marker nothing is relayed
             elif self._flowing:
                 self._flow(piece)
@@ -107,11 +111,11 @@ class StreamReader:
     def on_end(self, *, by_close: bool) -> None:
         """The engine ended its message: properly only if its end marker came."""
         attempt = self._attempt
-        if attempt.done.done():
+        if attempt.done.is_set():
             return
         if self._tail and not self._ended:
             self._take_last(self._tail)
-            if attempt.done.done():
+            if attempt.done.is_set():
                 return
         attempt.connection = None
         if self._ended:
@@ -139,12 +143,12 @@ class StreamReader:
         attempt = self._attempt
         if self._ended:
             self._ended_s = self._ended_s or now
-            if now - self._ended_s > attempt.terms.after_end_s:
+            if now - self._ended_s > attempt.rules.after_end_s:
                 attempt.drop()
                 self._conclude()
         elif attempt.events != self._seen_events or attempt.exchange.congested or not attempt.committed:
             self._seen_events, self._checked_s = attempt.events, now
-        elif now - self._checked_s > attempt.terms.idle_s:
+        elif now - self._checked_s > attempt.rules.idle_s:
             attempt.fail(Reason.BACKEND_STALL, self.half_said())
 
     def half_said(self) -> bytes:
@@ -166,9 +170,9 @@ class StreamReader:
         if end:
             self._take_whole(block[:end] if tail else block)
         attempt = self._attempt
-        if attempt.done.done() or self._ended:
+        if attempt.done.is_set() or self._ended:
             return
-        if len(tail) > (attempt.terms.tail_bytes if self._good else HELD_EVENT_BYTES):
+        if len(tail) > (attempt.rules.tail_bytes if self._good else HELD_EVENT_BYTES):
             self._start_to_flow(tail)
         else:
             self._tail = tail
@@ -204,7 +208,7 @@ class StreamReader:
             if kind is EventKind.TOKEN:
                 self._note_token(event)
             self._failed |= kind is EventKind.ERROR or facts.failed
-            if kind is EventKind.USAGE and attempt.terms.strip_usage:
+            if kind is EventKind.USAGE and attempt.owner.strips_usage:
                 continue
             self._held.append(event)
             if kind is not EventKind.COMMENT:
@@ -220,11 +224,11 @@ class StreamReader:
         attempt = self._attempt
         if not self._token_seen:
             self._token_seen = True
-            attempt.saw_first_token()
+            attempt.owner.first_token()
         self._shape = shape_of(attempt.route.name, event)
 
     def _flush_unended(self) -> None:
-        if not self._attempt.done.done():
+        if not self._attempt.done.is_set():
             self._flush()
 
     def _flush(self) -> None:
@@ -246,11 +250,11 @@ class StreamReader:
             attempt.bounce(Cause.ABORTED)
         else:
             attempt.drop()
-            attempt.finish(end_of(judge_event(facts, attempt.terms.hide)))
+            attempt.finish(end_of(judge_event(facts, attempt.hide)))
 
     def _conclude(self) -> None:
         attempt = self._attempt
-        if attempt.done.done():
+        if attempt.done.is_set():
             return
         if not attempt.committed:
             attempt.begin(200, self._content_type, b"", None)
@@ -260,7 +264,7 @@ class StreamReader:
             attempt.finish(End(How.BROKEN, reason=Reason.BACKEND_ERROR))
         else:
             attempt.exchange.end(last)
-            attempt.finish(End(How.COMPLETED))
+            attempt.finish(COMPLETED)
 
     # -- an event that is too long to hold ---------------------------------------------------------------------------
 
@@ -288,6 +292,6 @@ class StreamReader:
     def _count_line(self, data: bytes) -> None:
         newline = data.rfind(b"\n")
         self._line = self._line + len(data) if newline < 0 else len(data) - newline - 1
-        if self._line > self._attempt.terms.line_bytes:
+        if self._line > self._attempt.rules.line_bytes:
             self._flush()
             self._attempt.fail(Reason.BACKEND_BAD_STREAM, self.half_said())

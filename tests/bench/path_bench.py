@@ -12,6 +12,7 @@ import cProfile
 import os
 import pathlib
 import pstats
+import socket
 import sys
 import time
 
@@ -52,6 +53,7 @@ class Wire:
     def __init__(self) -> None:
         self.written = 0
         self.writes = 0
+        self.socket, self._other_end = socket.socketpair()
 
     def write(self, data: bytes) -> None:
         self.written += len(data)
@@ -66,7 +68,7 @@ class Wire:
     def set_write_buffer_limits(self, high: int, low: int) -> None: ...
 
     def get_extra_info(self, name: str) -> object:
-        return ("127.0.0.1", 1) if name == "peername" else None
+        return ("127.0.0.1", 1) if name == "peername" else self.socket
 
     def is_closing(self) -> bool:
         return False
