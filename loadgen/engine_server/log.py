@@ -9,7 +9,7 @@ import msgspec
 
 from loadgen.engine_server.http import Request
 
-KEPT = 50_000
+KEPT = 20_000
 
 
 @dataclass(slots=True, kw_only=True)

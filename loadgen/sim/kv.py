@@ -58,7 +58,7 @@ class KvCache:
     def idle_among(self, blocks: Sequence[int]) -> int:
         """How many of `blocks` nobody references: to claim them costs a free block each."""
         refs = self._refs
-        return sum(1 for block in blocks if refs[block] == 0)
+        return [refs[block] for block in blocks].count(0)
 
     def claim(self, blocks: Sequence[int]) -> None:
         """One more reference on each block."""
