@@ -125,8 +125,11 @@ def _checked(options: DemoOptions) -> Listeners:
 
 def _check_writable(file: Path) -> None:
     """Now, not after two minutes of load."""
+    existed = file.exists()
     try:
         file.open("ab").close()
+        if not existed:
+            file.unlink()
     except OSError as error:
         raise DemoError(f"--json {file}: {error.strerror}; name a file that can be written", status=2) from error
 
