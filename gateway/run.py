@@ -24,7 +24,7 @@ from gateway.http.exchange import Exchange, nothing
 from gateway.http.head import Head
 from gateway.http.upstream import ConnectFailed, UpstreamConnection
 from gateway.relay.attempt import Attempt
-from gateway.relay.end import End, How
+from gateway.relay.end import COMPLETED, End, How
 from gateway.services import Services
 from gateway.steps import Signal, Steps
 from gateway.telemetry.record import RequestRecord
@@ -34,6 +34,8 @@ from policies.events import Cause, Outcome
 from policies.types import InferenceRequest
 
 _RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
+
+_BOUNCED = How.BOUNCED
 
 
 class Run:
@@ -135,7 +137,7 @@ class Run:
             while True:
                 self._dispatch = dispatch = await slot.placed()
                 end = await self._try(dispatch)
-                if end.how is not How.BOUNCED:
+                if end.how is not _BOUNCED:
                     break
                 self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
                 slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
@@ -277,7 +279,7 @@ class Run:
 
     def _settle(self, slot: Slot, dispatch: Dispatch, end: End) -> None:
         """The last attempt ended: tell the core what was learned, and the client what it must know."""
-        good = end.how is How.COMPLETED
+        good = end is COMPLETED
         usage = self.attempt.usage if self.attempt is not None else None
         tokens = None if usage is None else (usage.prompt_tokens, usage.cached_tokens, usage.output_tokens)
         slot.finished(dispatch.attempt, Outcome.COMPLETED if good else Outcome.FAILED, tokens)

@@ -46,7 +46,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Head:
-    """A well-formed head. `path` is the raw path without the query; `fields` holds only names that are read."""
+    """A well-formed head. `path` is the raw path without the query. What is read of `fields` is read by name: names that
+    nobody knows, or that hold `_`, might as well not be there."""
 
     method: bytes
     path: bytes
@@ -61,12 +62,18 @@ class Head:
         return self.fields.get(name, b"")
 
 
-def check(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]], limits: Limits) -> Head:
-    """The checked head. `raw` is (lower-case name, value) in order of arrival. Raises GatewayError."""
+def check(line: tuple[bytes, bytes, str], raw: list[tuple[bytes, bytes]], size: int, limits: Limits) -> Head:
+    """The checked head. `line` is method, target and version, `raw` (lower-case name, value) in order of arrival, `size`
+    no less than the bytes of all fields. Raises GatewayError."""
+    method, target, version = line
     if version != "1.1" and version != "1.0":
         raise GatewayError(Reason.HTTP_VERSION, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
     http10 = version == "1.0"
-    fields = _collect(raw, limits)
+    if len(raw) > limits.fields:
+        raise GatewayError(Reason.HEAD_TOO_LARGE, f"More than {limits.fields} header fields.")
+    fields = dict(raw)
+    if len(fields) != len(raw) or size > limits.field_bytes or not b"".join(fields.values()).isascii():
+        fields = _collect(raw, limits)
     if b"connection" in fields:
         _drop_nominated(fields)
     host = _host(fields, http10, limits)
@@ -82,8 +89,7 @@ def check(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, byt
 
 
 def _collect(raw: list[tuple[bytes, bytes]], limits: Limits) -> dict[bytes, bytes]:
-    if len(raw) > limits.fields:
-        raise GatewayError(Reason.HEAD_TOO_LARGE, f"More than {limits.fields} header fields.")
+    """The fields that are read, where a head is large, repeats a name, or holds bytes that are not ASCII."""
     fields: dict[bytes, bytes] = {}
     read, longest = limits.read, limits.field_bytes
     total = 0
@@ -141,7 +147,7 @@ def _path(target: bytes, host: bytes) -> bytes:
         target = slash + tail
     if b"#" in target:
         raise GatewayError(Reason.MALFORMED_HTTP, "The request target holds a fragment.")
-    return target.partition(b"?")[0]
+    return target.partition(b"?")[0] if b"?" in target else target
 
 
 def _chunked(fields: dict[bytes, bytes], http10: bool) -> bool:

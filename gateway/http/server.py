@@ -35,6 +35,10 @@ class State(IntEnum):
     CLOSING = 5  # flushing what was written
 
 
+# The members by themselves: to find them in their class costs as much as a call.
+_IDLE, _HEAD, _BODY, _BUSY, _LINGER, _CLOSING = State
+
+
 class Handler(Protocol):
     """What a server does with requests. All of it is synchronous; long work goes into a task."""
 
@@ -100,7 +104,7 @@ class Server:
             self._listener.close()
             self._listener = None
         for connection in list(self.connections):
-            if connection.state == State.IDLE:
+            if connection.state == _IDLE:
                 connection.close()
 
     def sweep(self, now: float) -> None:
@@ -156,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.state = State.IDLE
+        self.state = _IDLE
         self.exchange: Exchange | None = None
         self.deadline = math.inf
         self.http10 = False
@@ -180,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
         server = self.server
         if len(server.connections) >= server.bounds.max_connections:
             self.transport.abort()
-            self.state = State.CLOSING
+            self.state = _CLOSING
             return
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else ""
@@ -190,13 +194,13 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server.connections.discard(self)
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self._gone(stalled=False)
         del self._parser  # breaks the cycle between the parser and this
 
     def eof_received(self) -> bool:
         # Half-close is not supported: a client that has finished sending while it waits for an answer has left.
-        if self.state != State.CLOSING:
+        if self.state != _CLOSING:
             self._gone(stalled=False)
         return False
 
@@ -209,19 +213,19 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self.state == State.BUSY:
+        if self.state == _BUSY:
             self.deadline = math.inf
-        elif self.state == State.IDLE:
+        elif self.state == _IDLE:
             self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
         if self.exchange is not None:
             self.exchange.on_resume()
 
     def data_received(self, data: bytes) -> None:
         state = self.state
-        if state >= State.BUSY:
+        if state >= _BUSY:
             self._discard(data)
             return
-        if state == State.IDLE:
+        if state == _IDLE:
             self._begin()
         self._wire += len(data)
         try:
@@ -235,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
     # -- parser callbacks ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.state == State.BUSY or self._error is not None:
+        if self.state == _BUSY or self._error is not None:
             self._deaf = self._last = True
 
     def on_url(self, url: bytes) -> None:
@@ -243,10 +247,10 @@ class ClientConnection(asyncio.Protocol):
             self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._deaf:
-            return
-        if self.state == State.HEAD:
+        if self.state == _HEAD:
             self._raw.append((name.lower(), value))
+            return
+        if self._deaf:
             return
         self._trailers += len(name) + len(value) + 4  # as on the wire: colon, space, CRLF
         if self._trailers > heads.TRAILER_BYTES and self._error is None:
@@ -264,12 +268,12 @@ class ClientConnection(asyncio.Protocol):
             self.http10 = version == "1.0"
             self.keep_alive = parser.should_keep_alive()
             method = parser.get_method()
-            exchange.head = heads.check(method, self._target, version, self._raw, self.server.limits)
+            exchange.head = heads.check((method, self._target, version), self._raw, self._wire, self.server.limits)
             self.server.handler.opened(exchange)
         except GatewayError as error:
             self._error = error
             return
-        self.state = State.BODY
+        self.state = _BODY
         self._raw, self._body_began_s = [], 0.0
         if exchange.head.expects_continue:
             self.write(_CONTINUE)
@@ -279,9 +283,10 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf or self._error is not None or exchange is None:
             return
         server = self.server
+        size = len(data)
         exchange.body.append(data)
-        exchange.body_bytes += len(data)
-        server.held_bytes += len(data)
+        exchange.body_bytes += size
+        server.held_bytes += size
         if exchange.body_bytes > server.bounds.body_bytes:
             self._error = GatewayError(Reason.BODY_TOO_LARGE, "The request body is too large.")
         elif server.held_bytes > server.bounds.held_bytes:
@@ -289,7 +294,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if not self._deaf:
-            self.state = State.BUSY
+            self.state = _BUSY
             self.deadline = math.inf
 
     # -- one request after another ---------------------------------------------------------------------------------
@@ -297,26 +302,26 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self) -> None:
         now = time.monotonic()
         self.exchange = Exchange(self, now)
-        self.state = State.HEAD
+        self.state = _HEAD
         self._raw, self._target, self._error, self._deaf = [], b"", None, False
         self._wire = self._trailers = 0
         self.deadline = now + self.server.timers.head_s
 
     def _after_feed(self) -> None:
         exchange = self.exchange
-        if exchange is None or self.state > State.BUSY:
+        if exchange is None or self.state > _BUSY:
             return
-        if self._error is None and self.state != State.BUSY:
+        if self._error is None and self.state != _BUSY:
             self._check_incomplete(exchange)
-        if self._error is None and self.state >= State.BODY:
+        if self._error is None and self._wire > heads.CHUNK_OVERHEAD_BYTES and self.state >= _BODY:
             self._check_overhead(exchange)
         if self._error is not None:
-            self._refuse(exchange, self._error, close=self.state != State.BUSY)
-        elif self.state == State.BUSY:
+            self._refuse(exchange, self._error, close=self.state != _BUSY)
+        elif self.state == _BUSY:
             self.server.handler.received(exchange)
 
     def _check_incomplete(self, exchange: Exchange) -> None:
-        if self.state == State.HEAD:
+        if self.state == _HEAD:
             if len(self._target) > heads.TARGET_BYTES:
                 self._error = GatewayError(Reason.TARGET_TOO_LONG, "The request target is too long.")
             elif self._wire > heads.HEAD_BYTES:
@@ -335,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
             self._error = GatewayError(Reason.CHUNK_OVERHEAD, "The body's chunks are too small for what they carry.")
 
     def _refuse_malformed(self, message: str) -> None:
-        if self.state == State.BUSY or self._deaf:
+        if self.state == _BUSY or self._deaf:
             self._last = True  # garbage behind a complete request
         elif self._error is None:
             self._error = GatewayError(Reason.MALFORMED_HTTP, message)
@@ -343,15 +348,15 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
         exchange.drop_body()
         self.server.handler.refuse(exchange, error, close=close)
-        if close and self.state < State.LINGER:
+        if close and self.state < _LINGER:
             self.close()
 
     def answered(self, *, close: bool) -> None:
         """The answer's last byte has been handed to the transport."""
-        complete = self.state == State.BUSY
+        complete = self.state == _BUSY
         self.exchange = None
         if not close:
-            self.state = State.IDLE
+            self.state = _IDLE
             self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
         elif complete and not self._last:
             self.close()
@@ -360,22 +365,22 @@ class ClientConnection(asyncio.Protocol):
 
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
-        return self._last or self.state != State.BUSY or not self.keep_alive or self.server.closing
+        return self._last or self.state != _BUSY or not self.keep_alive or self.server.closing
 
     def _linger(self) -> None:
         # A plain close while bytes are still coming would reset the connection and take our answer with it.
-        self.state = State.LINGER
+        self.state = _LINGER
         self._lingered = 0
         self.deadline = time.monotonic() + self.server.timers.lingering_s
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
     def _discard(self, data: bytes) -> None:
-        if self.state == State.BUSY:
+        if self.state == _BUSY:
             self._last = True
             return
         self._lingered += len(data)
-        if self.state == State.LINGER and self._lingered > LINGER_BYTES:
+        if self.state == _LINGER and self._lingered > LINGER_BYTES:
             self.close()
 
     def write(self, data: bytes) -> None:
@@ -385,9 +390,9 @@ class ClientConnection(asyncio.Protocol):
 
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
-        if self.state == State.CLOSING and not reset:
+        if self.state == _CLOSING and not reset:
             return
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self._drained = self._written - self.transport.get_write_buffer_size()
         self.deadline = time.monotonic() + self.server.timers.client_stall_s
         if reset:
@@ -399,13 +404,13 @@ class ClientConnection(asyncio.Protocol):
     def expired(self, now: float) -> None:
         """This connection's time is up, or may be: the timers of http.md 3.5."""
         timers = self.server.timers
-        if self.paused or self.state == State.CLOSING:
+        if self.paused or self.state == _CLOSING:
             self._check_stall(now)
-        elif self.state in (State.IDLE, State.LINGER):
+        elif self.state in (_IDLE, _LINGER):
             self.close()
-        elif self.state == State.HEAD:
+        elif self.state == _HEAD:
             self._time_out()
-        elif self.state == State.BODY:
+        elif self.state == _BODY:
             age = now - (self._body_began_s or now)
             received = cast(Exchange, self.exchange).body_bytes
             slow = age > timers.body_rate_after_s and received < 1024 * age
@@ -427,7 +432,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = now + self.server.timers.client_stall_s
             return
         self._gone(stalled=True)
-        self.state = State.CLOSING
+        self.state = _CLOSING
         self.transport.abort()
 
     def _gone(self, *, stalled: bool) -> None:

@@ -56,6 +56,9 @@ class Progress(IntEnum):
     MALFORMED = 3
 
 
+_HEAD, _BODY, _COMPLETE, _MALFORMED = Progress
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine."""
 
@@ -97,7 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._fields: dict[bytes, bytes] = {}
-        self._progress = Progress.HEAD
+        self._progress = _HEAD
         self._head_bytes = self._interim = self._body_pieces = 0
         self._excess = self._keep = False
         self._at_chunk = False  # the parser stands between two chunks, and the sink knows what chunks look like
@@ -150,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
         del self._parser  # breaks the cycle between the parser and this
         if sink is None:
             return
-        if exc is None and self._progress == Progress.BODY and self._is_close_delimited():
+        if exc is None and self._progress == _BODY and self._is_close_delimited():
             sink.on_end(by_close=True)
         else:
             sink.on_lost(malformed=False)
@@ -166,74 +169,74 @@ class UpstreamConnection(asyncio.Protocol):
         if self._at_chunk and sink.on_chunk(data):
             return  # the parser still stands between two chunks
         self.received = True
-        if self._progress == Progress.HEAD:
+        if self._progress == _HEAD:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._excess = True
-            if self._progress != Progress.COMPLETE:
-                self._progress = Progress.MALFORMED
+            if self._progress != _COMPLETE:
+                self._progress = _MALFORMED
         if self._pieces:
             self._hand_over(data)
-        if self._progress != Progress.BODY:
+        if self._progress != _BODY:
             self._look()
 
     def _hand_over(self, data: bytes) -> None:
         pieces = self._pieces
-        if self._progress == Progress.COMPLETE:
+        if self._progress == _COMPLETE:
             del pieces[self._body_pieces :]  # what follows the end is nobody's
         sink = self.sink
         steady = False
-        if sink is not None and self._progress != Progress.HEAD and pieces:
+        if sink is not None and self._progress != _HEAD and pieces:
             steady = sink.on_data(pieces[:])
         pieces.clear()
         # A piece that ends in an empty line cannot have taken the CRLF behind it: that one ended the chunk.
         self._at_chunk = steady and data.endswith(b"\n\n\r\n")
 
     def _look(self) -> None:
-        if self._progress == Progress.COMPLETE:
+        if self._progress == _COMPLETE:
             self._settle()
-        elif self._progress == Progress.MALFORMED or self._head_bytes > HEAD_BYTES:
+        elif self._progress == _MALFORMED or self._head_bytes > HEAD_BYTES:
             self._give_up()
 
     # -- parser callbacks ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._progress != Progress.HEAD:
+        if self._progress != _HEAD:
             self._excess = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._progress != Progress.HEAD:
+        if self._progress != _HEAD:
             return
         if len(name) + len(value) > FIELD_BYTES:
-            self._progress = Progress.MALFORMED
+            self._progress = _MALFORMED
         name = name.lower()
         if name in _KEPT:
             self._fields[name] = value
 
     def on_headers_complete(self) -> None:
-        if self._progress != Progress.HEAD or self.sink is None:
+        if self._progress != _HEAD or self.sink is None:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
             self._interim += 1
             self._fields = {}
             if self._interim > INTERIM_ANSWERS:
-                self._progress = Progress.MALFORMED
+                self._progress = _MALFORMED
             return
         coding = self._fields.get(b"transfer-encoding")
         if not 200 <= status <= 599 or 300 <= status < 400 or (coding is not None and coding.lower() != b"chunked"):
-            self._progress = Progress.MALFORMED
+            self._progress = _MALFORMED
             return
-        self._progress = Progress.BODY
+        self._progress = _BODY
         self._keep = self._parser.should_keep_alive()
         reader = self.sink.on_head(status, self._fields)
         self.sink = None if self.transport.is_closing() else reader
 
     def on_message_complete(self) -> None:
-        if self._progress == Progress.BODY:
-            self._progress = Progress.COMPLETE
+        if self._progress == _BODY:
+            self._progress = _COMPLETE
             self._body_pieces = len(self._pieces)
 
     # -- the end of an answer --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HELD_EVENT_BYTES = 65536  # an uncommitted answer waits for its first event no longer than this
 RELEARN = 16  # every so many reads of events of another shape, theirs is learned
 _COLON = 58
+_ERROR, _ABORT, _END, _USAGE, _TOKEN, _OTHER, _COMMENT = EventKind
 
 
 class StreamReader:
@@ -191,8 +192,8 @@ class StreamReader:
         whether it is whole, and half an event before our frame would break the client's parser."""
         self._tail = b""
         kind = read_event(self._attempt.route, tail).kind
-        told = not self._attempt.committed and kind in (EventKind.ERROR, EventKind.ABORT)
-        if kind is EventKind.END or told:
+        told = not self._attempt.committed and kind in (_ERROR, _ABORT)
+        if kind is _END or told:
             self._read_events([tail])
 
     def _read_events(self, events: list[bytes]) -> None:
@@ -202,19 +203,19 @@ class StreamReader:
             kind = facts.kind
             if facts.usage is not None:
                 attempt.usage = facts.usage.over(attempt.usage)
-            if kind is EventKind.ABORT or (kind is EventKind.ERROR and not attempt.committed):
+            if kind is _ABORT or (kind is _ERROR and not attempt.committed):
                 self._refuse(facts)
                 return
-            if kind is EventKind.TOKEN:
+            if kind is _TOKEN:
                 self._note_token(event)
-            self._failed |= kind is EventKind.ERROR or facts.failed
-            if kind is EventKind.USAGE and attempt.owner.strips_usage:
+            self._failed |= kind is _ERROR or facts.failed
+            if kind is _USAGE and attempt.owner.strips_usage:
                 continue
             self._held.append(event)
-            if kind is not EventKind.COMMENT:
+            if kind is not _COMMENT:
                 self._good = True
                 attempt.events += 1
-            if kind is EventKind.END:
+            if kind is _END:
                 self._ended, self._steady = True, False
                 # Usually the message ends in this same read: then the last events leave together with its end.
                 asyncio.get_running_loop().call_soon(self._flush_unended)
@@ -246,7 +247,7 @@ class StreamReader:
         if attempt.committed:
             self._flush()  # what came before it in the same read is whole and true
             attempt.fail(Reason.BACKEND_STREAM_INTERRUPTED)
-        elif facts.kind is EventKind.ABORT:
+        elif facts.kind is _ABORT:
             attempt.bounce(Cause.ABORTED)
         else:
             attempt.drop()

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.telemetry.lines import as_text, printable
+from gateway.telemetry.lines import MAX_TEXT, as_text, printable
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.sink import Sink
 
@@ -63,17 +63,23 @@ class AccessLog:
 
 
 def _line(record: RequestRecord) -> AccessLine:
-    received, arrived, dispatched = record.received_s, record.arrived_s, record.dispatched_s
+    received, arrived, dispatched, ended = record.received_s, record.arrived_s, record.dispatched_s, record.ended_s
+    client_request_id, client, path, model = record.client_request_id, record.client, record.path, record.model
+    retry_count, stripped = record.retry_count, record.stripped
+    chosen = client_request_id + client + path + model + retry_count
+    if stripped or len(chosen) > MAX_TEXT or not chosen.isprintable():
+        client_request_id, client, path = printable(client_request_id), printable(client), printable(path)
+        model, retry_count, stripped = printable(model), printable(retry_count), tuple(map(printable, stripped))
     return AccessLine(
-        datetime.now(UTC),
+        _now(UTC),
         record.id,
-        printable(record.client_request_id),
-        printable(record.client),
+        client_request_id,
+        client,
         record.method,
-        printable(record.path),
+        path,
         record.route,
         record.tenant,
-        printable(record.model),
+        model,
         record.band,
         record.streamed,
         record.status,
@@ -83,22 +89,25 @@ def _line(record: RequestRecord) -> AccessLine:
         record.pool,
         record.endpoint,
         record.attempts,
-        printable(record.retry_count),
-        _ms(received, arrived),
-        _ms(arrived, dispatched or record.ended_s),
-        _ms(received, record.first_token_s),
-        _ms(received, record.ended_s),
+        retry_count,
+        _ms(arrived - received) if arrived else None,
+        _ms((dispatched or ended) - arrived) if arrived else None,
+        _ms(record.first_token_s - received) if record.first_token_s else None,
+        _ms(ended - received) if ended else None,
         record.bytes_in,
         record.bytes_out,
         record.prompt_tokens,
         record.cached_tokens,
         record.output_tokens,
-        tuple(map(printable, record.stripped)),
+        stripped,
     )
 
 
-def _ms(start_s: float, end_s: float) -> float | None:
-    return int((end_s - start_s) * 1e6 + 0.5) / 1e3 if start_s and end_s else None
+_now = datetime.now
+
+
+def _ms(seconds: float) -> float:
+    return int(seconds * 1e6 + 0.5) / 1e3
 
 
 _encoder = msgspec.json.Encoder()

@@ -122,7 +122,8 @@ class Metrics:
 
     def received(self, record: RequestRecord) -> None:
         """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there."""
-        self._lane(record).received += 1
+        record.lane = lane = self._lane(record)
+        lane.received += 1
 
     def ended(self, record: RequestRecord) -> None:
         """A record is complete. Only one with an outcome, told to `received` before, counts in C1."""
@@ -130,7 +131,7 @@ class Metrics:
         self._bytes_out += record.bytes_out
         self._responses[self._route_label(record.route or OTHER), record.status] += 1
         if record.outcome:
-            self._lane(record).end(record)
+            record.lane.end(record)
 
     def http_refused(self, reason: str) -> None:
         """A message was refused by HTTP rules, outside C1."""

@@ -45,6 +45,7 @@ class RequestRecord:
     cached_tokens: int = 0
     output_tokens: int = 0
     stripped: tuple[str, ...] = ()
+    lane: Any = None  # where metrics count it, once it is received
 
     def __init__(self, **known: Any) -> None:
         """What is known so far, by field name; `id` and `received_s` always are."""
