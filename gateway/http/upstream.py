@@ -268,11 +268,15 @@ class EndpointConnections:
     def __init__(self, address: Address, *, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
         self.idle_s = idle_s
-        self.open = 0
         self._tls = tls
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
         self._retired = False
+
+    @property
+    def open(self) -> int:
+        """How many connections stand, idle ones included."""
+        return len(self._all)
 
     @property
     def idle(self) -> int:
@@ -293,29 +297,31 @@ class EndpointConnections:
         """A fresh connection. Raises ConnectFailed."""
         limit = timeout_s + (tls_timeout_s if self._tls else 0.0)
         loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(self)
         try:
             async with asyncio.timeout(limit):
                 host = await self.address.resolve()
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self),
+                await loop.create_connection(
+                    lambda: connection,
                     host,
                     self.address.port,
                     ssl=self._tls,
                     server_hostname=self.address.host if self._tls else None,
                 )
-        except (OSError, TimeoutError) as error:
-            raise ConnectFailed from error
+        except BaseException as error:
+            self.closed(connection)  # a connect given up half-way is closed, but uvloop does not tell its protocol
+            if isinstance(error, OSError | TimeoutError):
+                raise ConnectFailed from error
+            raise
         return connection
 
     def opened(self, connection: UpstreamConnection) -> None:
         """Called by a connection once it stands."""
         self._all.add(connection)
-        self.open += 1
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """Called by a connection once it is gone."""
+        """Called by a connection once it is gone; twice does no harm."""
         self._all.discard(connection)
-        self.open -= 1
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
