@@ -20,7 +20,7 @@ import uvloop
 from rich.console import Console
 
 from loadgen.demo.arm import Arm, Load
-from loadgen.demo.fleet import Listeners, choose_listeners, start_engines, start_gateway
+from loadgen.demo.fleet import choose_listeners, start_engines, start_gateway
 from loadgen.demo.processes import DemoError, Processes
 from loadgen.demo.progress import LAG_LIMIT_MS
 from loadgen.report.record import REJECTED, Outcome, Sample
@@ -74,15 +74,17 @@ async def _interruptible(options: DemoOptions, screen: Console) -> int:
 
 
 async def _demo(options: DemoOptions, screen: Console) -> int:
-    listeners = _checked(options)
+    _check(options)
     scenario = _scenario(options)
     schedule = build(scenario, options.seed)
+    if not schedule.measured:
+        raise DemoError("No request falls into this time at this rate: raise --seconds or --rate", status=2)
     classes = tuple(dict.fromkeys(tenant.priority for tenant in scenario.tenants))
     load = Load(schedule=schedule, classes=classes, slo=scenario.slo, salt=secrets.token_hex(8))
     with _Folder(options.out) as folder:
         _announce(screen, options, scenario, schedule)
         schedule.write(folder.path / "schedule.jsonl.gz")
-        arms = _arms(options, listeners, folder.path)
+        arms = _arms(options, folder.path)
         samples = {arm.name: await arm.run(load, screen) for arm in arms}
         reports = {name: report(of_arm, load.classes, load.slo, load.window_s) for name, of_arm in samples.items()}
         _publish(options, scenario, reports)
@@ -113,14 +115,14 @@ class _Folder:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def _checked(options: DemoOptions) -> Listeners:
+def _check(options: DemoOptions) -> None:
     if options.seconds < MIN_SECONDS:
         raise DemoError(f"--seconds: at least {MIN_SECONDS:g}; 20 gives a first impression, 60 firm figures", status=2)
     if options.rate is not None and options.rate <= 0:
         raise DemoError("--rate: more than 0 requests/s", status=2)
     if options.json_file is not None:
         _check_writable(options.json_file)
-    return choose_listeners(options.port)
+    choose_listeners(options.port)  # a busy port is said before anything starts
 
 
 def _check_writable(file: Path) -> None:
@@ -139,9 +141,10 @@ def _scenario(options: DemoOptions) -> Scenario:
     return scenario if options.rate is None else scenario.at_rate(options.rate)
 
 
-def _arms(options: DemoOptions, listeners: Listeners, folder: Path) -> list[Arm]:
+def _arms(options: DemoOptions, folder: Path) -> list[Arm]:
     async def through_gateway(processes: Processes, logs: Path) -> list[str]:
         engines = await start_engines(processes, options.seed)
+        listeners = choose_listeners(options.port)
         await start_gateway(processes, logs, listeners, engines)
         return [listeners.url]
 

@@ -170,6 +170,7 @@ def test_the_gateway_accepts_the_configuration_it_is_given(tmp_path: Path) -> No
     [
         (DemoOptions(seconds=1), "--seconds"),
         (DemoOptions(rate=0), "--rate"),
+        (DemoOptions(seconds=2, rate=0.1), "No request falls into this time"),
         (DemoOptions(json_file=Path("/nonexistent/demo.json")), "--json /nonexistent/demo.json"),
         (DemoOptions(out=Path("/dev/null/demo")), "--out /dev/null/demo"),
     ],
