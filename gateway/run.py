@@ -188,6 +188,7 @@ class Run:
         self.first_byte_by_s = self.deadline_s
         if record.streamed:
             self.first_byte_by_s = now + describe.first_byte_s(self.exchange.head, services.timers.first_byte_s)
+        backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
         connection = backend.connections.take(now)
         if connection is not None:
             services.metrics.attempt_started()
