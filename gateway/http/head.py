@@ -131,6 +131,7 @@ def _host(fields: dict[bytes, bytes], http10: bool, limits: Limits) -> bytes:
         if http10:
             return b""
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is missing.")
+    host = host.rstrip(b" \t")  # llhttp strips what stands before a value, not what stands behind it
     if not _HOST(host):
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is not a host name.")
     if limits.hosts and host.lower().rsplit(b":", 1)[0] not in limits.hosts:
