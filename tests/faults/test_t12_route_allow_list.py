@@ -131,6 +131,18 @@ async def test_a_granted_route_reaches_its_constant_path(tmp_path_factory: pytes
         ]  # fmt: skip
 
 
+async def test_a_route_that_the_engine_has_not_is_our_fault_and_holds_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    allow = {"allow": {"routes": ["tokenize"]}}
+    directory = tmp_path_factory.mktemp("t12-route")
+    async with stage(directory, endpoint={"engine": "openai"}, tenant_defaults=allow) as made, made.holding():
+        for _ in range(3):
+            answer = await exchange(made.gateway.port, request("POST", "/tokenize"))
+            assert (answer.status, answer.header("x-forebay-reason")) == (502, "backend_route")
+        assert made.engine.seen == []
+
+
 async def test_a_host_never_decides_where_a_request_goes(one: Stage, seed: int) -> None:
     r = random.Random(seed)
     letters = b"abcz09.:-_[]/@\\#?%&=;, \t\"'<>(){}|^`~*+!$\x00\x01\x0b\x7f\x80\xff"

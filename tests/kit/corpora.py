@@ -67,6 +67,7 @@ def _good() -> Iterator[Case]:
     yield Case("nominated x-foo", message(LENGTH, b"connection: x-foo", b"x-foo: 1"), OK)
     yield Case("underscored length beside the real one", message(LENGTH, b"content_length: 3"), OK)
     yield Case("underscored coding beside the real length", message(LENGTH, b"transfer_encoding: chunked"), OK)
+    yield Case("host with a space behind", message(LENGTH, host=HOST + b" "), OK)
     yield Case("expect continue", message(LENGTH, b"expect: 100-continue"), OK)
     yield Case("charset utf-8", message(LENGTH).replace(JSON, JSON + b"; charset=utf-8"), OK)
 

@@ -144,7 +144,7 @@ class FaultProxy:
                 await self._drain(due, writer, toxics, pair, count)
         except TimeoutError:
             reset(writer)
-        except (ConnectionError, _CutError):
+        except (OSError, _CutError):
             pass
         finally:
             filler.cancel()
