@@ -23,6 +23,7 @@ from gateway.admin.listener import Listener, listen
 from gateway.admin.operations import Phase
 from gateway.backends import Backends
 from gateway.config import Config, Timers
+from gateway.describe import Given
 from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Directory, Standing
@@ -108,7 +109,7 @@ class Gateway:
                 field_bytes=config.limits.header_bytes,
                 fields=config.limits.headers,
                 hosts=frozenset(host.encode() for host in config.listen.hosts),
-                forward=frozenset(self._services.forward),
+                forward=frozenset(self._services.given.forward),
             ),
             self._timers,
             Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
@@ -145,9 +146,13 @@ class Gateway:
                 tail_bytes=config.limits.stream_buffer_bytes,
                 line_bytes=config.limits.sse_line_bytes,
             ),
-            bands=self._settings.bands,
+            given=Given(
+                bands=self._settings.bands,
+                total_s=timers.total_s,
+                first_byte_s=timers.first_byte_s,
+                forward=tuple(name.encode() for name in config.upstream.forward_headers),
+            ),
             body_bytes=config.limits.body_bytes,
-            forward=tuple(name.encode() for name in config.upstream.forward_headers),
             trusted_proxies=config.listen.trusted_proxies,
         )
 

@@ -5,7 +5,6 @@ Both are built from nothing. A client's field gets upstream only by name, and no
 
 import itertools
 import os
-import random
 import re
 from collections.abc import Iterable
 
@@ -42,20 +41,20 @@ class EngineHead:
             % (path, authority.encode(), version.encode(), key.encode())
         )
 
-    def render(self, attempt_id: str, client: bytes, length: int) -> bytes:
-        """The head of one attempt. `client`: the lines of `client_lines`."""
+    def render(self, attempt_id: str, lines: bytes, length: int) -> bytes:
+        """The head of one attempt. `lines`: what depends on the client (`trace_lines`, `client_lines`)."""
         return b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
             self._constant,
             attempt_id.encode(),
-            client,
+            lines,
             length,
         )
 
 
 def client_lines(head: Head, route: Route, forward: Iterable[bytes]) -> bytes:
-    """The lines of an engine's head that depend on the client's."""
+    """The lines of an engine's head that follow from the client's, the trace aside."""
     fields = head.fields
-    lines = _trace(fields)
+    lines = b""
     if route.dialect is Dialect.ANTHROPIC:
         for name in (b"anthropic-version", b"anthropic-beta"):
             value = fields.get(name)
@@ -68,14 +67,23 @@ def client_lines(head: Head, route: Route, forward: Iterable[bytes]) -> bytes:
     return lines
 
 
-def _trace(fields: dict[bytes, bytes]) -> bytes:
-    given = fields.get(b"traceparent")
+def client_trace(head: Head) -> tuple[bytes, bytes, bytes] | None:
+    """Trace id, flags and the line of `tracestate` of a client that traces."""
+    given = head.fields.get(b"traceparent")
     match = _TRACE(given) if given else None
     if match is None or not match[1].strip(b"0"):
-        return b"traceparent: 00-%032x-%016x-00\r\n" % (random.getrandbits(128) or 1, random.getrandbits(64) or 1)
-    line = b"traceparent: 00-%b-%016x-%b\r\n" % (match[1], random.getrandbits(64) or 1, match[3])
-    state = fields.get(b"tracestate", b"")
-    return line + b"tracestate: %b\r\n" % state if 0 < len(state) <= _TRACESTATE_BYTES else line
+        return None
+    state = head.fields.get(b"tracestate", b"")
+    line = b"tracestate: %b\r\n" % state if 0 < len(state) <= _TRACESTATE_BYTES else b""
+    return match[1], match[3], line
+
+
+def trace_lines(attempt_id: str, client: tuple[bytes, bytes, bytes] | None) -> bytes:
+    """This attempt as a span: of the client's trace, or of one of its own. Its id is hexadecimal and unique enough."""
+    own = attempt_id.encode()
+    if client is None:
+        return b"traceparent: 00-%b000000-%b-00\r\n" % (own, own[-16:])
+    return b"traceparent: 00-%b-%b-%b\r\n%b" % (client[0], own[-16:], client[1], client[2])
 
 
 def about(request_id: str, own_id: str, dialect: Dialect) -> bytes:

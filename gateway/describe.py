@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.compose import client_lines, client_trace
 from gateway.dialects.call import Call
 from gateway.dialects.routes import Kind, Route
 from gateway.errors import GatewayError
@@ -39,19 +40,16 @@ class ServedModel:
         return kind is Kind.GENERATE and (self.kind == "chat" or route == "completions")
 
 
-def prompt_tokens(call: Call) -> int:
-    """The estimated length of the whole prompt."""
-    return int(call.prompt_bytes / BYTES_PER_TOKEN) + 1
-
-
-def check_fits(call: Call, model: ServedModel) -> None:
-    """Refuse only what is surely too long; the engine counts exactly."""
-    if call.prompt_bytes / SPARSEST_BYTES_PER_TOKEN > model.context_tokens:
+def prompt_tokens(call: Call, model: ServedModel) -> int:
+    """The estimated length of the whole prompt. Raises GatewayError only for what is surely too long: the engine counts
+    exactly."""
+    if call.prompt_bytes > model.context_tokens * SPARSEST_BYTES_PER_TOKEN:
         raise GatewayError(
             Reason.TOO_LONG,
             f"This model's maximum context length is {model.context_tokens} tokens. Shorten the prompt.",
             param="messages",
         )
+    return int(call.prompt_bytes / BYTES_PER_TOKEN) + 1
 
 
 def output_cap(call: Call, model: ServedModel) -> int | None:
@@ -60,7 +58,7 @@ def output_cap(call: Call, model: ServedModel) -> int | None:
         return None
     asked = call.max_output_tokens
     if asked is None:
-        fits = prompt_tokens(call) + model.max_output_tokens <= model.context_tokens
+        fits = prompt_tokens(call, model) + model.max_output_tokens <= model.context_tokens
         return model.max_output_tokens if fits else None
     return model.max_output_tokens if asked > model.max_output_tokens else None
 
@@ -85,9 +83,9 @@ def total_s(head: Head, kind: Kind, longest_s: float) -> tuple[float, bool]:
     return (wanted, True) if wanted < longest_s else (longest_s, False)
 
 
-def first_byte_s(head: Head | None, longest_s: float) -> float:
+def first_byte_s(head: Head, longest_s: float) -> float:
     """The wait for a first byte: the SDK's own read timeout bounds it."""
-    asked = head.fields.get(b"x-stainless-read-timeout") if head is not None else None
+    asked = head.fields.get(b"x-stainless-read-timeout")
     if asked is None or not _SECONDS(asked) or float(asked) == 0.0:
         return longest_s
     return min(longest_s, float(asked))
@@ -104,12 +102,54 @@ def session(head: Head) -> str:
     return asked.decode() if asked is not None and _ID(asked) else ""
 
 
-def generates(route: Route) -> bool:
-    """Whether tokens come out of it."""
-    return route.kind is Kind.GENERATE
-
-
 def most_output_tokens(call: Call, model: ServedModel) -> int:
     """The most that one sequence may generate."""
+    if call.route.kind is not Kind.GENERATE:
+        return 0
     asked, most = call.max_output_tokens, model.max_output_tokens
     return most if asked is None or asked > most else asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Everything a client's head says that matters after it was accepted; the same for every head of the same bytes."""
+
+    route: Route
+    method: str
+    request_id: str
+    retry_count: str
+    band: str
+    session: str
+    total_s: float
+    bounds_total: bool  # `total_s` is the client's own
+    first_byte_s: float
+    lines: bytes  # for the engine
+    trace: tuple[bytes, bytes, bytes] | None
+
+
+def wishes(head: Head, route: Route, given: "Given") -> Wishes:
+    """Read them out of a head."""
+    longest_s, is_wish = total_s(head, route.kind, given.total_s)
+    return Wishes(
+        route=route,
+        method=head.method.decode("ascii"),
+        request_id=client_request_id(head.get(b"x-request-id")),
+        retry_count=head.get(b"x-stainless-retry-count").decode("ascii"),
+        band=band(head, given.bands),
+        session=session(head),
+        total_s=longest_s,
+        bounds_total=is_wish,
+        first_byte_s=first_byte_s(head, given.first_byte_s),
+        lines=client_lines(head, route, given.forward),
+        trace=client_trace(head),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the configuration says where a client is silent."""
+
+    bands: Mapping[str, Band]
+    total_s: float
+    first_byte_s: float
+    forward: tuple[bytes, ...]

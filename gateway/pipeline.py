@@ -6,6 +6,8 @@ body -> dialect -> facts -> core -> engine -> answer                `run.py`
 
 from typing import cast
 
+from gateway import describe
+from gateway.describe import Wishes
 from gateway.dialects.answers import model_answer, models_answer
 from gateway.dialects.routes import Dialect, Kind, match, named_model
 from gateway.errors import GatewayError
@@ -15,6 +17,7 @@ from gateway.run import Run
 from gateway.services import Services
 from policies.decisions import Reason
 
+_LOCAL, _TEXT = Kind.LOCAL, Kind.TEXT
 _JSON = b"application/json"
 _PLAIN = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 
@@ -29,24 +32,27 @@ class Pipeline:
         """A head has come: everything that can be refused before the body is read is refused here."""
         head = cast(Head, exchange.head)
         services = self.services
-        route = match(head.method, head.path)
-        run = exchange.context = Run(services, exchange, route)
-        if route.kind is Kind.LOCAL:
+        wishes: Wishes | None = head.meaning
+        if wishes is None:
+            route = match(head.method, head.path)
+            wishes = head.meaning = describe.wishes(head, route, services.given)
+        run = exchange.context = Run(services, exchange, wishes)
+        if wishes.route.kind is _LOCAL:
             return
         if services.refusing:
             raise GatewayError(Reason.DRAINING)
         tenant = services.tenants.identify(head)
         run.identify(tenant)
-        if route.kind is Kind.TEXT and route.name not in tenant.routes:
+        if wishes.route.kind is _TEXT and wishes.route.name not in tenant.routes:
             raise GatewayError(Reason.ROUTE_FORBIDDEN)
         _check_media_type(head)
-        if head.content_length is not None and head.content_length > services.body_bytes:
+        if exchange.content_length is not None and exchange.content_length > services.body_bytes:
             raise GatewayError(Reason.BODY_TOO_LARGE)
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete."""
         run = cast(Run, exchange.context)
-        if run.route.kind is Kind.LOCAL:
+        if run.route.kind is _LOCAL:
             self._answer_here(exchange, run)
         else:
             run.start()

@@ -13,15 +13,15 @@ from typing import cast
 
 from gateway import describe, tasks
 from gateway.backends import Backend
-from gateway.compose import about, client_lines, notice
+from gateway.compose import about, notice, trace_lines
+from gateway.describe import Wishes
 from gateway.dialects.answers import error_answer, error_frame
 from gateway.dialects.call import Call, Target, read, write
-from gateway.dialects.routes import Dialect, Route
+from gateway.dialects.routes import Dialect
 from gateway.dialects.verdict import error_for
 from gateway.dispatcher import Refused, Slot
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange, nothing
-from gateway.http.head import Head
 from gateway.http.upstream import ConnectFailed, UpstreamConnection
 from gateway.relay.attempt import Attempt
 from gateway.relay.end import COMPLETED, End, How
@@ -36,6 +36,7 @@ from policies.types import InferenceRequest
 _RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
 
 _BOUNCED = How.BOUNCED
+_BACKEND_TIMEOUT = Reason.BACKEND_TIMEOUT
 
 
 class Run:
@@ -61,43 +62,34 @@ class Run:
         "services",
         "strips_usage",
         "tenant",
+        "wishes",
     )
 
-    def __init__(self, services: Services, exchange: Exchange, route: Route | None) -> None:
+    def __init__(self, services: Services, exchange: Exchange, wishes: Wishes | None) -> None:
         self.services = services
         self.exchange = exchange
-        self.route = cast(Route, route)
-        self.tenant = cast(Tenant, None)
         self.attempt: Attempt | None = None
-        self.deadline_s = self.first_byte_by_s = 0.0
-        self.deadline_reason = Reason.BACKEND_TIMEOUT
-        self.strips_usage = False
         self._call: Call | None = None
-        self._model = cast(describe.ServedModel, None)
+        self.deadline_reason = _BACKEND_TIMEOUT
         self._slot: Slot | None = None
         self._steps: Steps | None = None
         self._dispatch: Dispatch | None = None
         self._counted = False  # in C1
         self._ended = False
         self._pinged_s = 0.0
-        self.record = self._open_record(route)
-
-    def _open_record(self, route: Route | None) -> RequestRecord:
-        exchange, services = self.exchange, self.services
-        record = RequestRecord(
-            id=services.ids.new(), received_s=exchange.received_s, client=services.client_address(exchange)
+        connection = exchange.connection
+        self.record = record = RequestRecord(
+            id=services.ids.new(),
+            received_s=exchange.received_s,
+            client=connection.peer if connection is not None else "",
         )
-        head = exchange.head
-        if head is not None:
-            fields = head.fields
-            record.method = head.method.decode("ascii")
-            if b"x-request-id" in fields:
-                record.client_request_id = describe.client_request_id(fields[b"x-request-id"])
-            if b"x-stainless-retry-count" in fields:
-                record.retry_count = fields[b"x-stainless-retry-count"].decode("ascii")
-        if route is not None:
-            record.route, record.path = route.name, route.path
-        return record
+        if services.trusted_proxies:
+            record.client = services.client_address(exchange)
+        if wishes is not None:
+            self.wishes = wishes
+            self.route = route = wishes.route
+            record.method, record.route, record.path = wishes.method, route.name, route.path
+            record.client_request_id, record.retry_count = wishes.request_id, wishes.retry_count
 
     @property
     def request_id(self) -> str:
@@ -144,39 +136,38 @@ class Run:
             self._settle(slot, dispatch, end)
 
     def _describe(self) -> InferenceRequest:
-        services, exchange, record = self.services, self.exchange, self.record
-        head, route = cast(Head, exchange.head), self.route
+        services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
         body = exchange.body[0] if len(exchange.body) == 1 else b"".join(exchange.body)
         exchange.body = []  # the call holds it now; it stays counted until the answer begins
-        record.band = band = describe.band(head, services.bands)
-        self._call = call = read(route, body, self.tenant.rules)
-        record.streamed, record.stripped = call.stream, call.stripped
+        record.band = band = wishes.band
+        self._call = call = read(self.route, body, self.tenant.rules)
+        record.streamed = streamed = call.stream
+        record.stripped = call.stripped
         self._model = model = services.backends.model(call)
         record.model = model.name
-        describe.check_fits(call, model)
-        self.strips_usage = call.stream and not call.wants_usage
-        longest_s, is_wish = describe.total_s(head, route.kind, services.timers.total_s)
-        self.deadline_s = record.received_s + longest_s
-        if is_wish:
+        prompt_tokens = describe.prompt_tokens(call, model)
+        self.strips_usage = streamed and not call.wants_usage
+        received_s = record.received_s
+        self.deadline_s = deadline_s = received_s + wishes.total_s
+        if wishes.bounds_total:
             self.deadline_reason = Reason.DEADLINE_EXCEEDED
         record.arrived_s = time.monotonic()
         self.count()
-        generates = describe.generates(route)
         return InferenceRequest(
             id=record.id,
             tenant=self.tenant.id,
             model=model.name,
             band=band,
-            route=route.name,
-            streamed=call.stream,
-            arrived_s=record.received_s,
-            deadline_s=self.deadline_s,
-            prompt_tokens=describe.prompt_tokens(call),
-            max_output_tokens=describe.most_output_tokens(call, model) if generates else 0,
+            route=self.route.name,
+            streamed=streamed,
+            arrived_s=received_s,
+            deadline_s=deadline_s,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=describe.most_output_tokens(call, model),
             sequences=call.sequences,
             body_bytes=call.body_bytes,
-            session=describe.session(head),
+            session=wishes.session,
         )
 
     async def _try(self, dispatch: Dispatch) -> End:
@@ -185,9 +176,7 @@ class Run:
         backend = services.backends.by_name[dispatch.endpoint]
         record.attempts, record.endpoint, record.pool = dispatch.attempt, dispatch.endpoint, dispatch.why.pool
         record.dispatched_s = now = time.monotonic()
-        self.first_byte_by_s = self.deadline_s
-        if record.streamed:
-            self.first_byte_by_s = now + describe.first_byte_s(self.exchange.head, services.timers.first_byte_s)
+        self.first_byte_by_s = now + self.wishes.first_byte_s if record.streamed else self.deadline_s
         backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
         connection = backend.connections.take(now)
         if connection is not None:
@@ -233,11 +222,12 @@ class Run:
         return end
 
     def _message(self, backend: Backend) -> tuple[bytes, bytes]:
-        services, call, model, route = self.services, cast(Call, self._call), self._model, self.route
+        call, model, route, wishes = cast(Call, self._call), self._model, self.route, self.wishes
         salt = self.tenant.salt if route.name in backend.engine.salted_routes else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
-        lines = client_lines(cast(Head, self.exchange.head), route, services.forward)
-        return backend.head(route).render(services.ids.new(), lines, len(body)), body
+        attempt_id = self.services.ids.new()
+        lines = trace_lines(attempt_id, wishes.trace) + wishes.lines
+        return backend.head(route).render(attempt_id, lines, len(body)), body
 
     # -- the answer ------------------------------------------------------------------------------------------------
 
@@ -247,12 +237,24 @@ class Run:
 
     def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: begin the client's."""
+        if not self.exchange.started:  # a kept-alive stream begins before its answer does
+            more = b"x-accel-buffering: no\r\n" if length is None else b""
+            self.exchange.start(status, self._lines(content_type, coding) + more, length)
+        self._note_begin(status)
+
+    def answer(self, content_type: bytes, coding: bytes, body: bytes) -> None:
+        """A good answer is whole."""
+        self._note_begin(200)
+        self.exchange.respond(200, self._lines(content_type, coding), body)
+
+    def _note_begin(self, status: int) -> None:
         record = self.record
         record.first_byte_s = time.monotonic()
         record.status = status
         self._call = None  # with the body in it: there will be no further attempt
-        if self.exchange.started:
-            return  # a kept-alive stream began before its answer did
+
+    def _lines(self, content_type: bytes, coding: bytes) -> bytes:
+        record = self.record
         lines = (
             b"content-type: %b\r\n%bx-forebay-pool: %b\r\nx-forebay-class: %b\r\nx-forebay-queue-ms: %d\r\n"
             b"x-forebay-attempts: %d\r\ncache-control: no-store\r\n"
@@ -266,11 +268,7 @@ class Run:
         )
         if coding:
             lines += b"content-encoding: %b\r\n" % coding
-        if record.stripped:
-            lines += notice(record.stripped)
-        if length is None:
-            lines += b"x-accel-buffering: no\r\n"
-        self.exchange.start(status, lines, length)
+        return lines + notice(record.stripped) if record.stripped else lines
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
@@ -299,7 +297,7 @@ class Run:
         if exchange.started:
             exchange.break_off(error_frame(self.route, error, self.request_id, 0))
         else:
-            dialect = self.route.dialect if self.route is not None else Dialect.OPENAI
+            dialect = self.route.dialect if exchange.head is not None and exchange.head.meaning else Dialect.OPENAI
             answer = error_answer(error, dialect, self.request_id)
             lines = b"".join([b"%b: %b\r\n" % line for line in answer.headers])
             lines += b"x-forebay-request-id: %b\r\n%b" % (record.id.encode(), notice(record.stripped))

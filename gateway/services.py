@@ -1,13 +1,13 @@
 """What every request of a gateway shares: put together once by the app, handed to each run."""
 
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.backends import Backends
 from gateway.compose import Ids
 from gateway.config import Timers
+from gateway.describe import Given
 from gateway.dispatcher import Dispatcher
 from gateway.http.exchange import Exchange
 from gateway.relay.end import Rules
@@ -17,7 +17,6 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import RequestRecord
 from gateway.tenants import Tenants
 from policies.decisions import Reason
-from policies.types import Band
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -44,9 +43,8 @@ class Services:
     events: EventLog
     timers: Timers
     relay_rules: Rules
-    bands: Mapping[str, Band]
+    given: Given
     body_bytes: int
-    forward: tuple[bytes, ...]
     trusted_proxies: tuple[Network, ...]
     ids: Ids = field(default_factory=Ids)
     runs: set[Active] = field(default_factory=set)

@@ -35,6 +35,7 @@ class Exchange:
         "body",
         "body_bytes",
         "connection",
+        "content_length",
         "context",
         "head",
         "on_gone",
@@ -49,6 +50,7 @@ class Exchange:
         self.connection: ClientConnection | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
         self.head: Head | None = None
+        self.content_length: int | None = None
         self.body: list[bytes] = []
         self.body_bytes = 0
         self.context: Any = None

@@ -6,6 +6,7 @@ reads, or a GatewayError. Every other field is dropped: nothing of a client's he
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.errors import GatewayError
 from policies.decisions import Reason
@@ -56,6 +57,7 @@ class Head:
     content_length: int | None
     chunked: bool
     expects_continue: bool
+    meaning: Any = None  # what a handler has concluded from it: kept with a head that comes again
 
     def get(self, name: bytes) -> bytes:
         """The value of a field, empty when it was not sent."""

@@ -18,9 +18,11 @@ import httptools
 from gateway.errors import GatewayError
 from gateway.http import head as heads
 from gateway.http.exchange import Exchange
+from gateway.http.known import KnownHead, learn
 from policies.decisions import Reason
 
 LINGER_BYTES = 1 << 20
+LEARNED_HEADS = 4  # of one connection
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -137,8 +139,11 @@ class ClientConnection(asyncio.Protocol):
         "_deaf",
         "_drained",
         "_error",
+        "_known",
         "_last",
+        "_learned",
         "_lingered",
+        "_missing",
         "_parser",
         "_raw",
         "_target",
@@ -173,6 +178,9 @@ class ClientConnection(asyncio.Protocol):
         self._error: GatewayError | None = None
         self._deaf = False  # what the parser still finds in this read belongs to nobody
         self._last = False  # something came that was not answered: this connection ends with its answer
+        self._known: KnownHead[heads.Head] | None = None
+        self._learned = 0
+        self._missing = 0  # bytes of the body of a request whose head was known
         self._wire = self._trailers = self._lingered = 0
         self._body_began_s = self._touched_s = 0.0
         self._written = self._drained = 0
@@ -222,11 +230,26 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self.state
-        if state >= _BUSY:
+        if state == _IDLE:
+            known = self._known
+            found = known.find(data) if known is not None else None
+            exchange = self._begin()
+            if known is not None and found is not None:
+                self._take_known(exchange, known.meaning, data, found)
+            else:
+                self._feed(data)
+                self._learn(data)
+        elif state >= _BUSY:
             self._discard(data)
             return
-        if state == _IDLE:
-            self._begin()
+        elif self._missing:
+            self._wire += len(data)
+            self._take_body(data)
+        else:
+            self._feed(data)
+        self._after_feed()
+
+    def _feed(self, data: bytes) -> None:
         self._wire += len(data)
         try:
             self._parser.feed_data(data)
@@ -234,7 +257,45 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_malformed("Protocol upgrades are not supported.")
         except httptools.HttpParserError:
             self._refuse_malformed("This is not valid HTTP/1.1.")
-        self._after_feed()
+
+    # -- heads that were seen before -------------------------------------------------------------------------------
+
+    def _learn(self, data: bytes) -> None:
+        """Remember the head of a plain request; a client whose heads always differ is not worth more than a few tries."""
+        head = self.exchange.head if self.exchange is not None else None
+        if head is None or self._error is not None or self.state == _HEAD or self._learned >= LEARNED_HEADS:
+            return
+        if head.content_length is not None and self.keep_alive and not self.http10 and not head.expects_continue:
+            self._learned += 1
+            self._known = learn(data, head)
+
+    def _take_known(self, exchange: Exchange, head: heads.Head, data: bytes, found: tuple[int, int]) -> None:
+        length, start = found
+        exchange.head = head
+        exchange.content_length = length
+        self._missing = length
+        self.http10, self.keep_alive = False, True
+        try:
+            self.server.handler.opened(exchange)
+        except GatewayError as error:
+            self._error = error
+        else:
+            self.state = _BODY
+            self._body_began_s = 0.0
+        self._wire = len(data)
+        self._take_body(data[start:])
+
+    def _take_body(self, data: bytes) -> None:
+        """Bytes of a body whose length is all there is to know of its framing."""
+        missing = self._missing
+        if len(data) > missing:
+            data = data[:missing]
+            self._last = True
+        self._missing = missing = missing - len(data)
+        if data:
+            self.on_body(data)
+        if missing == 0:
+            self.on_message_complete()
 
     # -- parser callbacks ------------------------------------------------------------------------------------------
 
@@ -268,14 +329,17 @@ class ClientConnection(asyncio.Protocol):
             self.http10 = version == "1.0"
             self.keep_alive = parser.should_keep_alive()
             method = parser.get_method()
-            exchange.head = heads.check((method, self._target, version), self._raw, self._wire, self.server.limits)
+            exchange.head = head = heads.check(
+                (method, self._target, version), self._raw, self._wire, self.server.limits
+            )
+            exchange.content_length = head.content_length
             self.server.handler.opened(exchange)
         except GatewayError as error:
             self._error = error
             return
         self.state = _BODY
         self._raw, self._body_began_s = [], 0.0
-        if exchange.head.expects_continue:
+        if head.expects_continue:
             self.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
@@ -299,13 +363,14 @@ class ClientConnection(asyncio.Protocol):
 
     # -- one request after another ---------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self) -> Exchange:
         now = time.monotonic()
-        self.exchange = Exchange(self, now)
+        self.exchange = exchange = Exchange(self, now)
         self.state = _HEAD
         self._raw, self._target, self._error, self._deaf = [], b"", None, False
-        self._wire = self._trailers = 0
+        self._wire = self._trailers = self._missing = 0
         self.deadline = now + self.server.timers.head_s
+        return exchange
 
     def _after_feed(self) -> None:
         exchange = self.exchange

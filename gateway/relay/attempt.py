@@ -10,10 +10,11 @@ from typing import Protocol
 from gateway.dialects.answers import error_frame
 from gateway.dialects.facts import Usage
 from gateway.dialects.routes import Route
+from gateway.dialects.stream import read_body
 from gateway.dialects.verdict import error_for
 from gateway.http.exchange import Exchange
 from gateway.http.upstream import Sink, UpstreamConnection
-from gateway.relay.end import End, How, Rules
+from gateway.relay.end import COMPLETED, End, How, Rules
 from gateway.relay.plain import ErrorReader, PlainReader
 from gateway.relay.stream import StreamReader
 from gateway.steps import Signal
@@ -37,6 +38,9 @@ class Owner(Protocol):
 
     def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """Begin the answer to the client."""
+
+    def answer(self, content_type: bytes, coding: bytes, body: bytes) -> None:
+        """Give the client a whole answer."""
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
@@ -90,6 +94,21 @@ class Attempt:
         self.owner.commit(status, content_type, coding, length)
         if self.exchange.congested and self.connection is not None:
             self.connection.pause()
+
+    def answer(self, fields: dict[bytes, bytes], body: bytes) -> None:
+        """A whole 200 that is no stream."""
+        facts = read_body(self.route, body)
+        self.connection = None
+        if facts.aborted:
+            self.finish(End(How.BOUNCED, cause=Cause.ABORTED))
+        elif self.exchange.started:
+            self.finish(End(How.BOUNCED, cause=Cause.PROTOCOL))  # a kept-alive stream is promised: JSON cannot follow
+        else:
+            self.usage = facts.usage
+            self.committed = True
+            content_type = fields.get(b"content-type", b"application/json")
+            self.owner.answer(content_type, fields.get(b"content-encoding", b""), body)
+            self.finish(COMPLETED)
 
     def finish(self, end: End) -> None:
         """The attempt is over. (The reader refers to the attempt: without the cycle nothing waits for a collection.)"""
@@ -167,6 +186,10 @@ class Attempt:
             reader = PlainReader(self, status, fields)
         self._reader = reader
         return reader
+
+    def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
+        """Head and body came at once."""
+        self.answer(fields, body)
 
     def on_data(self, pieces: list[bytes]) -> bool:
         """Never called: the head comes first."""

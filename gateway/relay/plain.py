@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.dialects.stream import read_body
 from gateway.dialects.verdict import judge
 from gateway.http.upstream import Sink
 from gateway.relay.end import COMPLETED, End, How, end_of
@@ -32,6 +31,10 @@ class _Whole:
 
     def on_head(self, status: int, fields: dict[bytes, bytes]) -> Sink:
         """There is one head."""
+        raise NotImplementedError
+
+    def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
+        """Only an attempt is told that."""
         raise NotImplementedError
 
     def on_chunk(self, data: bytes) -> bool:
@@ -89,13 +92,11 @@ class PlainReader(_Whole):
             attempt.finish(COMPLETED)
             return
         body = b"".join(self._held)
-        facts = read_body(attempt.route, body)
-        if facts.aborted:
-            attempt.finish(End(How.BOUNCED, cause=Cause.ABORTED))
-        elif by_close and not _is_json(body):
+        if by_close and not _is_json(body):
             attempt.finish(End(How.BOUNCED, cause=Cause.RESET))
+        elif self._status == 200:
+            attempt.answer(self._fields, body)
         else:
-            attempt.usage = facts.usage
             self._begin(len(body))
             attempt.exchange.end(body)
             attempt.finish(COMPLETED)

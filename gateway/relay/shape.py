@@ -28,30 +28,31 @@ class Shape:
         self._wire_suffix = suffix + b"\r\n"
         # A piece shorter than this cannot hold two such events.
         self.most = 2 * (len(prefix) + len(suffix))
-        self._heads: dict[int, bytes] = {}
+        self._heads: dict[int, tuple[bytes, int]] = {}  # by size on the wire
 
     def fits(self, piece: bytes) -> bool:
         """Whether a piece is exactly one event of this shape."""
         return len(piece) < self.most and piece.startswith(self._prefix) and piece.endswith(self._suffix)
 
-    def fits_chunk(self, data: bytes) -> bool:
-        """Whether a read is exactly one chunk, framed as we frame chunks, of exactly one event of this shape."""
-        size = len(data)
-        head = self._heads.get(size)
-        if head is None:
-            head = self._head(size)
-        return data.startswith(head) and data.endswith(self._wire_suffix)
+    def fits_chunk(self, data: bytes) -> int:
+        """The size of the one event in a read that is exactly one chunk, framed as we frame chunks, of exactly one event
+        of this shape; 0 for any other read."""
+        known = self._heads.get(len(data))
+        if known is None:
+            known = self._head(len(data))
+        head, size = known
+        return size if data.startswith(head) and data.endswith(self._wire_suffix) else 0
 
-    def _head(self, size: int) -> bytes:
-        """The first bytes of a chunk of `size` bytes on the wire; what nothing begins with when there is none."""
-        head = b"\xff"
+    def _head(self, wire_size: int) -> tuple[bytes, int]:
+        """The first bytes of a chunk of so many bytes on the wire, and what it carries; (b"", 0) when there is none."""
+        known = (b"", 0)
         for digits in range(1, 6):
-            length = size - digits - 4
-            if length > 0 and length < self.most and len(b"%x" % length) == digits:
-                head = b"%x\r\n%b" % (length, self._prefix)
+            size = wire_size - digits - 4
+            if 0 < size < self.most and len(b"%x" % size) == digits:
+                known = (b"%x\r\n%b" % (size, self._prefix), size)
         if len(self._heads) < 1024:
-            self._heads[size] = head
-        return head
+            self._heads[wire_size] = known
+        return known
 
 
 def shape_of(route: str, event: bytes) -> Shape | None:

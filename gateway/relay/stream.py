@@ -83,12 +83,19 @@ class StreamReader:
         """There is one head."""
         raise NotImplementedError
 
+    def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
+        """Only an attempt is told that."""
+        raise NotImplementedError
+
     def on_chunk(self, data: bytes) -> bool:
         """One read, before it is parsed: passed on as it is when it is one token event in one chunk."""
         shape = self._shape
-        if self._forward is None or shape is None or not shape.fits_chunk(data):
+        size = shape.fits_chunk(data) if shape is not None else 0
+        if size == 0 or self._forward is None:
             return False
-        self._attempt.events += 1
+        attempt = self._attempt
+        attempt.events += 1
+        attempt.exchange.sent_bytes += size
         self._forward(data)
         return True
 
