@@ -86,10 +86,13 @@ class Exchange:
             return
         self.started = True
         self._closes = close or connection.must_close()
+        length = len(body)
+        if self.head is not None and self.head.method == b"HEAD":
+            body = b""  # no answer to HEAD has a body, and a proxy in front would read one as the next answer
         self.sent_bytes += len(body)
         connection.write(
             b"%b%bcontent-length: %d\r\n%b\r\n%b"
-            % (_STATUS_LINES[status], headers, len(body), self._connection_line(connection), body)
+            % (_STATUS_LINES[status], headers, length, self._connection_line(connection), body)
         )
         self._done(connection)
 
