@@ -19,15 +19,16 @@ from tests.kit import wire
 from tests.kit.http_reader import Response
 from tests.kit.raw_client import exchange
 from tests.kit.script_engine import FIN, RST, Seen, Step
+from tests.kit.sizes import patience, sized
 from tests.kit.stage import Stage, gathered, stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(patience(120, 1200))]
 
 WORDS = [f" word{at}" for at in range(7)]
 CODES = {"backend_stream_interrupted", "backend_bad_stream", "backend_unavailable", "backend_protocol_error"}
 WAYS = ("fin", "rst", "half_chunk", "garbage", "clean_end")
 DIALECTS = ("chat", "completions", "responses", "messages")
-CUTS = 35  # per dialect and way: 700 in all
+CUTS = sized(35, 400)  # per dialect and way: 700 in all, at night every byte of the shorter streams
 
 
 def body_of(dialect: str) -> bytes:

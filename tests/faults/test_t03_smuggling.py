@@ -17,17 +17,18 @@ from tests.kit import corpora
 from tests.kit.gateway import Gateway, Launch, config
 from tests.kit.http_reader import Response
 from tests.kit.invariants import holding
-from tests.kit.parsers import ParserTarget, missing
+from tests.kit.parsers import KINDS, ParserTarget, missing
 from tests.kit.processes import until_async
 from tests.kit.raw_client import connect
+from tests.kit.sizes import NIGHTLY, patience, sized
 from tests.kit.stage import gathered
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(patience(180, 1800))]
 
-TARGETS = ("nginx", "httptools")
+TARGETS = KINDS if NIGHTLY else ("nginx", "httptools")
 HANG_S = 1.1 + 1.5  # 11 s at a tenth, and time for a busy machine
 AFTERWARDS_S = 0.2
-MUTATIONS = 3000
+MUTATIONS = sized(3000, 50_000)
 CANARY = b"GET /v1/models HTTP/1.1\r\nhost: canary\r\n\r\n"
 
 

@@ -23,14 +23,15 @@ from tests.kit.invariants import conserved
 from tests.kit.processes import until, until_async
 from tests.kit.raw_client import Connection, connect
 from tests.kit.script_engine import HANG, ScriptEngine, Seen, Step, Wait
+from tests.kit.sizes import patience, sized
 from tests.kit.stage import error_of, paced
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pytest.mark.timeout(patience(120, 600))]
 
 SCALE = 0.1
 GRACE_S = 3.0
 LAG_S = 0.5
-RESTARTS = 2
+RESTARTS = sized(2, 20)
 STREAMS = 100
 RATE_PER_S = 50
 
@@ -116,7 +117,7 @@ async def steady(balancer: Balancer, stop: asyncio.Event) -> None:
     async with asyncio.TaskGroup() as group:
         for at in range(10):
             group.create_task(balancer.keep(f"kept {at}", stop))
-        async for at in paced(RATE_PER_S, 60):
+        async for at in paced(RATE_PER_S, 600):
             if stop.is_set():
                 return
             group.create_task(balancer.send(f"paced {at}", stream=False))

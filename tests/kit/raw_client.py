@@ -151,6 +151,7 @@ async def connect(port: int, *, host: str = "127.0.0.1", rcvbuf: int = 0, sndbuf
 async def exchange(port: int, data: bytes, *, timeout_s: float = 10.0) -> Response:
     """Send one message on a connection of its own and read one answer."""
     async with await connect(port) as connection:
+        connection.reader = ResponseReader(head_only=data.startswith(b"HEAD "))
         await connection.send(data)
         return await connection.response(timeout_s)
 
