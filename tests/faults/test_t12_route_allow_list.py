@@ -117,6 +117,7 @@ async def test_no_answer_to_head_has_a_body(one: Stage, path: str) -> None:
         await client.send(b"GET /livez HTTP/1.1\r\nhost: forebay\r\n\r\n")
         client.reader = ResponseReader()
         assert (await client.response()).body == b"ok"
+        assert b"{" not in client.received
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/messages/count_tokens"])
