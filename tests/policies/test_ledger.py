@@ -226,6 +226,15 @@ def test_answers_without_a_stream_teach_nothing_and_repeated_bounds_forget_nothi
     assert world.core.endpoints()[0].prefill_tokens_per_s == 2048.0
 
 
+def test_a_first_token_that_is_told_twice_teaches_once() -> None:
+    world = World(endpoint("x", speed=1000.0))
+    world.arrive("a", tokens=2048)
+    world.first_token("a", 1.0)
+    learned = world.core.endpoints()[0].prefill_tokens_per_s
+    world.first_token("a", 1.5)
+    assert world.core.endpoints()[0].prefill_tokens_per_s == learned == 1524.0
+
+
 def test_nothing_happens_before_the_settings_are_known() -> None:
     with pytest.raises(InvariantError, match="SettingsChanged"):
         Core().handle(Tick(), 0.0)

@@ -138,8 +138,8 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1_000_000))
     def arrives_again_while_alive(self, pick: int) -> None:
         living = [shadow for shadow in self.requests.values() if shadow.state in ("queued", "flying")]
-        if living:
-            self.happen(Arrived(request=living[pick % len(living)].request))
+        if living and not self.expires_first(shadow := living[pick % len(living)]):
+            self.happen(Arrived(request=shadow.request))
 
     @rule(pick=st.integers(0, 1_000_000), stale=STALE)
     def first_token(self, pick: int, stale: int) -> None:

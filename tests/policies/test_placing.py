@@ -102,6 +102,20 @@ def test_ties_are_drawn_and_do_not_herd_to_one_endpoint() -> None:
     assert min(chosen.values()) > 60
 
 
+def test_a_change_of_settings_does_not_repeat_the_draws() -> None:
+    def drawn(change: bool) -> list[str]:
+        world = World(*(endpoint(name) for name in "abcdefgh"))
+        answers = []
+        for number in range(8):
+            answers += world.arrive(f"r{number}", float(number))
+            world.finish(f"r{number}", number + 0.5)
+            if change:
+                world.change(settings(max_queued=number), number + 0.6)
+        return answers
+
+    assert drawn(change=True) == drawn(change=False)
+
+
 def test_requests_go_only_to_endpoints_of_their_model() -> None:
     pools = (Pool(name="main", model="llama"), Pool(name="other", model="qwen"))
     world = World(endpoint("x"), endpoint("y", pools=("other",)), settings=settings(pools=pools))

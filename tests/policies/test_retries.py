@@ -3,6 +3,7 @@
 import pytest
 
 from policies.decisions import Evict, Fail
+from policies.eligibility import GIVEN_UP
 from policies.events import Bounced, Cause, Tick
 from tests.policies.given import World, endpoint, settings
 
@@ -43,6 +44,10 @@ def test_the_client_hears_the_cause_of_the_last_attempt(cause: Cause, reason: st
     assert isinstance(decision, Fail)
     assert (decision.reason, decision.retry_after_s) == (reason, wait_s)
     assert world.core.totals().failed == 1
+
+
+def test_every_cause_has_its_words_for_the_client() -> None:
+    assert set(GIVEN_UP) == set(Cause)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def test_setting_a_timer_again_replaces_it() -> None:
     assert timers.next_due() == 3.0
     assert timers.pop() is a
     assert timers.next_due() is None
+    assert (len(timers), timers.dead) == (0, 0)
 
 
 def test_a_cancelled_timer_does_not_ring_and_cancelling_twice_is_cancelling_once() -> None:
