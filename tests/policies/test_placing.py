@@ -60,10 +60,10 @@ def test_a_request_without_sequences_counts_as_one() -> None:
 def test_requests_leave_the_queue_in_the_order_they_came_whatever_their_flow() -> None:
     world = World(endpoint("x", seqs=1))
     world.arrive("a")
-    for place, (tenant, band) in enumerate([("t1", "standard"), ("t2", "interactive"), ("t1", "interactive")]):
+    for place, (tenant, band) in enumerate([("t1", "standard"), ("t2", "interactive"), ("t1", "standard")]):
         assert world.arrive(f"q{place}", 1.0 + place, tenant=tenant, band=band) == []
     assert world.finish("a", 5.0) == ["q0>x"]
-    assert world.finish("q0", 6.0) == ["q1>x"]
+    assert world.finish("q0", 6.0) == ["q1>x"]  # and not q2, which is next of the flow served last
     assert world.finish("q1", 7.0) == ["q2>x"]
 
 
@@ -99,7 +99,7 @@ def test_ties_are_drawn_and_do_not_herd_to_one_endpoint() -> None:
         assert isinstance(decision, Dispatch)
         chosen[decision.endpoint] += 1
         world.finish(f"r{number}", number + 0.5)
-    assert min(chosen.values()) > 60
+    assert all(chosen[name] > 60 for name in "abcd")
 
 
 def test_a_change_of_settings_does_not_repeat_the_draws() -> None:
