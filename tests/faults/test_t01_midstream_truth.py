@@ -123,7 +123,7 @@ async def test_a_cut_stream_is_whole_events_then_one_frame_then_no_end(
     clients: Clients, dialect: str, way: str
 ) -> None:
     async with clients.stage.holding():
-        for at in cuts(dialect, way)[::5]:
+        for at in [*cuts(dialect, way)[::5], cuts(dialect, way)[-1]]:
             message = clients.stage.message(dialect, f"{dialect} {at} {way}", stream=True)
             check(await exchange(clients.stage.gateway.port, message), wire.events(dialect, WORDS), at)
 

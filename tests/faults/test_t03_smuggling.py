@@ -50,7 +50,7 @@ class Fronted:
             return len(self.target.parsed()) == self.logged()
 
         await until_async(same, 3.0, f"parsed at the engine {len(self.target.parsed())}, logged here {self.logged()}")
-        assert self.target.refused() == 0
+        assert self.target.refused() == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=TARGETS)

@@ -156,12 +156,14 @@ def events(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
-    """A whole body with its end marker, and the segments it comes in."""
+    """What the client must get, and the segments in which the engine sends it, often with a usage event for us."""
     first = wire.event({"id": "c", "choices": [{"index": 0, "delta": {"role": "assistant"}}]})
-    body = first + b"".join(draw(st.lists(events(), max_size=8))) + wire.DONE
+    said = first + b"".join(draw(st.lists(events(), max_size=8)))
+    usage = wire.event({"id": "c", "choices": [], "usage": wire.usage("chat", 5, 3)}) if draw(st.booleans()) else b""
+    body = said + usage + wire.DONE
     cuts = sorted(draw(st.lists(st.integers(1, len(body) - 1), max_size=12)))
     parts = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
-    return body, [part for part in parts if part]
+    return said + wire.DONE, [part for part in parts if part]
 
 
 @fuzz

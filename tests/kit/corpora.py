@@ -68,6 +68,9 @@ def _good() -> Iterator[Case]:
     yield Case("underscored length beside the real one", message(LENGTH, b"content_length: 3"), OK)
     yield Case("underscored coding beside the real length", message(LENGTH, b"transfer_encoding: chunked"), OK)
     yield Case("host with a space behind", message(LENGTH, host=HOST + b" "), OK)
+    yield Case("underscored coding of the content", message(LENGTH, b"content_encoding: gzip"), OK)
+    yield Case("underscored deadline", message(LENGTH, b"x_forebay_timeout_ms: 1"), OK)
+    yield Case("underscored second host", message(LENGTH, b"ho_st: x"), OK)
     yield Case("expect continue", message(LENGTH, b"expect: 100-continue"), OK)
     yield Case("charset utf-8", message(LENGTH).replace(JSON, JSON + b"; charset=utf-8"), OK)
 

@@ -121,12 +121,11 @@ class ParserTarget:
             found = [Parsed(one["method"], one["target"], one["body"].encode("latin-1")) for one in entries]
         return [one for one in found if one.method != "GET"]
 
-    def refused(self) -> int:
-        """How many messages nginx itself answered 4xx: bytes the gateway let through that are no request."""
+    def refused(self) -> list[str]:
+        """What nginx itself answered 4xx: bytes the gateway let through that are no request. 499 is a client that left."""
         log = self.directory / "nginx.access.log"
-        if not log.exists():
-            return 0
-        return sum(1 for line in log.read_text(errors="replace").splitlines() if '" 4' in line)
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return [line for line in lines if '" 4' in line and '" 499 ' not in line]
 
     def _argv(self) -> list[str]:
         if self.kind == "nginx":
