@@ -6,9 +6,12 @@ answer is the connection's last. Timers are a timestamp per connection, looked a
 """
 
 import asyncio
+import fcntl
 import math
 import socket
 import struct
+import sys
+import termios
 import time
 from enum import IntEnum
 from typing import Any, Protocol, cast
@@ -137,7 +140,6 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_body_began_s",
         "_deaf",
-        "_drained",
         "_error",
         "_known",
         "_last",
@@ -149,8 +151,8 @@ class ClientConnection(asyncio.Protocol):
         "_target",
         "_touched_s",
         "_trailers",
+        "_undelivered",
         "_wire",
-        "_written",
         "deadline",
         "exchange",
         "http10",
@@ -183,7 +185,7 @@ class ClientConnection(asyncio.Protocol):
         self._missing = 0  # bytes of the body of a request whose head was known
         self._wire = self._trailers = self._lingered = 0
         self._body_began_s = self._touched_s = 0.0
-        self._written = self._drained = 0
+        self._undelivered = -1  # at the last look; -1: not looked yet
 
     # -- transport -------------------------------------------------------------------------------------------------
 
@@ -214,8 +216,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        self._drained = self._written - self.transport.get_write_buffer_size()
-        self.deadline = time.monotonic() + self.server.timers.client_stall_s
+        self._undelivered, self.deadline = -1, 0.0
         if self.exchange is not None:
             self.exchange.on_pause()
 
@@ -450,7 +451,6 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Hand bytes to the transport."""
-        self._written += len(data)
         self.transport.write(data)
 
     def close(self, *, reset: bool = False) -> None:
@@ -458,8 +458,7 @@ class ClientConnection(asyncio.Protocol):
         if self.state == _CLOSING and not reset:
             return
         self.state = _CLOSING
-        self._drained = self._written - self.transport.get_write_buffer_size()
-        self.deadline = time.monotonic() + self.server.timers.client_stall_s
+        self._undelivered, self.deadline = -1, 0.0
         if reset:
             _reset_on_close(self.transport)
         self.transport.close()
@@ -491,9 +490,11 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(self.exchange, GatewayError(Reason.CLIENT_TIMEOUT, "The request came too slowly."), close=True)
 
     def _check_stall(self, now: float) -> None:
-        drained = self._written - self.transport.get_write_buffer_size()
-        if drained > self._drained:
-            self._drained = drained
+        # Reading is what the peer's kernel acknowledges. Our own buffer shows nothing of it for long: the kernel holds
+        # megabytes for a slow reader, and takes more from us only when a third of them has gone.
+        undelivered = self.transport.get_write_buffer_size() + _unacknowledged(self.transport)
+        if self._undelivered < 0 or undelivered < self._undelivered:
+            self._undelivered = undelivered
             self.deadline = now + self.server.timers.client_stall_s
             return
         self._gone(stalled=True)
@@ -510,6 +511,14 @@ class ClientConnection(asyncio.Protocol):
             exchange.on_gone(stalled)
         else:
             self.server.handler.vanished(exchange)
+
+
+def _unacknowledged(transport: Any) -> int:
+    """Bytes that the kernel holds for the peer, sent or not; 0 where it cannot be asked."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return 0
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 def _reset_on_close(transport: Any) -> None:
