@@ -27,6 +27,7 @@ from gateway.relay.attempt import Attempt
 from gateway.relay.end import COMPLETED, End, How
 from gateway.services import Services
 from gateway.steps import Signal, Steps
+from gateway.telemetry.metrics import Lane
 from gateway.telemetry.record import RequestRecord
 from gateway.tenants import Tenant
 from policies.decisions import Dispatch, Evict, Reason, Reject
@@ -44,10 +45,12 @@ class Run:
 
     __slots__ = (
         "__weakref__",
+        "_arrived_s",
         "_call",
         "_counted",
         "_dispatch",
         "_ended",
+        "_lane",
         "_model",
         "_pinged_s",
         "_slot",
@@ -75,12 +78,13 @@ class Run:
         self._steps: Steps | None = None
         self._dispatch: Dispatch | None = None
         self._counted = False  # in C1
+        self._lane: Lane | None = None  # where it is counted
+        self._arrived_s = 0.0  # at the core
         self._ended = False
         self._pinged_s = 0.0
         connection = exchange.connection
         self.record = record = RequestRecord(
-            id=services.ids.new(),
-            received_s=exchange.received_s,
+            request_id=services.ids.new(),
             client=connection.peer if connection is not None else "",
         )
         if services.trusted_proxies:
@@ -89,12 +93,12 @@ class Run:
             self.wishes = wishes
             self.route = route = wishes.route
             record.method, record.route, record.path = wishes.method, route.name, route.path
-            record.client_request_id, record.retry_count = wishes.request_id, wishes.retry_count
+            record.client_request_id, record.client_retry = wishes.request_id, wishes.retry_count
 
     @property
     def request_id(self) -> str:
         """The id the client knows the request by."""
-        return self.record.client_request_id or self.record.id
+        return self.record.client_request_id or self.record.request_id
 
     def identify(self, tenant: Tenant) -> None:
         """The credential is known: from here on the request counts."""
@@ -112,8 +116,18 @@ class Run:
 
     async def _run(self) -> None:
         """Take a complete request to its end, whatever that is."""
+        metrics = self.services.metrics
         try:
-            await self._serve(self._describe())
+            async with self.services.dispatcher.admit(self._describe()) as slot:
+                self._slot = slot
+                while True:
+                    self._dispatch = dispatch = await slot.placed()
+                    end = await self._try(dispatch)
+                    if end.how is not _BOUNCED:
+                        break
+                    metrics.upstream_failed(dispatch.endpoint, end.cause)
+                    slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
+                self._settle(slot, dispatch, end)
         except GatewayError as error:
             self.refuse(error, "failed" if self._dispatch is not None else "rejected")
         except Refused as refused:
@@ -123,18 +137,6 @@ class Run:
             self.refuse(GatewayError(Reason.INTERNAL), "failed" if self._dispatch is not None else "rejected")
             raise
 
-    async def _serve(self, request: InferenceRequest) -> None:
-        async with self.services.dispatcher.admit(request) as slot:
-            self._slot = slot
-            while True:
-                self._dispatch = dispatch = await slot.placed()
-                end = await self._try(dispatch)
-                if end.how is not _BOUNCED:
-                    break
-                self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
-                slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
-            self._settle(slot, dispatch, end)
-
     def _describe(self) -> InferenceRequest:
         services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
@@ -142,20 +144,21 @@ class Run:
         exchange.body = []  # the call holds it now; it stays counted until the answer begins
         record.band = band = wishes.band
         self._call = call = read(self.route, body, self.tenant.rules)
-        record.streamed = streamed = call.stream
+        record.stream = streamed = call.stream
         record.stripped = call.stripped
         self._model = model = services.backends.model(call)
         record.model = model.name
         prompt_tokens = describe.prompt_tokens(call, model)
         self.strips_usage = streamed and not call.wants_usage
-        received_s = record.received_s
+        received_s = exchange.received_s
         self.deadline_s = deadline_s = received_s + wishes.total_s
         if wishes.bounds_total:
             self.deadline_reason = Reason.DEADLINE_EXCEEDED
-        record.arrived_s = time.monotonic()
+        self._arrived_s = arrived_s = time.monotonic()
+        record.read_ms = _ms(arrived_s - received_s)
         self.count()
         return InferenceRequest(
-            id=record.id,
+            id=record.request_id,
             tenant=self.tenant.id,
             model=model.name,
             band=band,
@@ -175,8 +178,9 @@ class Run:
         services, record = self.services, self.record
         backend = services.backends.by_name[dispatch.endpoint]
         record.attempts, record.endpoint, record.pool = dispatch.attempt, dispatch.endpoint, dispatch.why.pool
-        record.dispatched_s = now = time.monotonic()
-        self.first_byte_by_s = now + self.wishes.first_byte_s if record.streamed else self.deadline_s
+        now = time.monotonic()
+        record.queue_ms = _ms(now - self._arrived_s)
+        self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
         connection = backend.connections.take(now)
         if connection is not None:
@@ -213,7 +217,7 @@ class Run:
         attempt = self.attempt = Attempt(self, self.services.relay_rules, backend.hide)
         try:
             head, body = self._message(backend)
-            attempt.send(connection, head, body, self.record.dispatched_s)
+            attempt.send(connection, head, body, time.monotonic())
             end = await attempt.done
             result = "stale_resent" if end.stale else _RESULTS[end.how]
         finally:
@@ -233,7 +237,7 @@ class Run:
 
     def about(self) -> bytes:
         """The lines every answer carries."""
-        return about(self.request_id, self.record.id, self.route.dialect)
+        return about(self.request_id, self.record.request_id, self.route.dialect)
 
     def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: begin the client's."""
@@ -248,9 +252,7 @@ class Run:
         self.exchange.respond(200, self._lines(content_type, coding), body)
 
     def _note_begin(self, status: int) -> None:
-        record = self.record
-        record.first_byte_s = time.monotonic()
-        record.status = status
+        self.record.status = status
         self._call = None  # with the body in it: there will be no further attempt
 
     def _lines(self, content_type: bytes, coding: bytes) -> bytes:
@@ -263,7 +265,7 @@ class Run:
             self.about(),
             record.pool.encode(),
             record.band.encode(),
-            (record.dispatched_s - record.arrived_s) * 1000,
+            record.queue_ms or 0,
             record.attempts,
         )
         if coding:
@@ -272,7 +274,7 @@ class Run:
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
-        self.record.first_token_s = time.monotonic()
+        self.record.ttft_ms = _ms(time.monotonic() - self.exchange.received_s)
         if self._slot is not None and self._dispatch is not None:
             self._slot.first_token(self._dispatch.attempt)
 
@@ -300,7 +302,7 @@ class Run:
             dialect = self.route.dialect if exchange.head is not None and exchange.head.meaning else Dialect.OPENAI
             answer = error_answer(error, dialect, self.request_id)
             lines = b"".join([b"%b: %b\r\n" % line for line in answer.headers])
-            lines += b"x-forebay-request-id: %b\r\n%b" % (record.id.encode(), notice(record.stripped))
+            lines += b"x-forebay-request-id: %b\r\n%b" % (record.request_id.encode(), notice(record.stripped))
             exchange.respond(answer.status, lines, answer.body, close=close or error.closes)
             record.status = answer.status
         self.end(record.status, outcome if self._counted else "", error.reason)
@@ -312,8 +314,8 @@ class Run:
         if self.attempt is not None:
             self.attempt.check(now)
         every_s = self.services.timers.sse_keepalive_s
-        since_s = self._pinged_s or self.record.received_s
-        if every_s > 0 and self.record.streamed and not self._ended and now - since_s >= every_s:
+        since_s = self._pinged_s or self.exchange.received_s
+        if every_s > 0 and self.record.stream and not self._ended and now - since_s >= every_s:
             self._pinged_s = now
             self._keep_alive()
 
@@ -366,9 +368,9 @@ class Run:
 
     def count(self) -> None:
         """Count it as received (C1), once."""
-        if self._counted and self not in self.services.runs:
+        if self._counted and self._lane is None:
             self.services.runs.add(self)
-            self.services.metrics.received(self.record)
+            self._lane = self.services.metrics.received(self.record)
 
     def end(self, status: int, outcome: str, reason: str) -> None:
         """The request is over: count it and write its line, once."""
@@ -379,12 +381,15 @@ class Run:
         record, exchange = self.record, self.exchange
         self.services.runs.discard(self)
         record.status, record.outcome, record.reason = status, outcome, reason
-        record.ended_s = time.monotonic()
+        now = time.monotonic()
+        record.duration_ms = _ms(now - exchange.received_s)
+        if record.queue_ms is None and self._arrived_s:
+            record.queue_ms = _ms(now - self._arrived_s)
         record.bytes_out = exchange.sent_bytes
         record.bytes_in = record.bytes_in or exchange.body_bytes
         self._note_tokens()
         exchange.drop_body()
-        self.services.report(record)
+        self.services.report(record, self._lane)
         # Nothing of a request refers to itself in a circle when it has ended: its memory is free at once.
         exchange.context = exchange.on_gone = self._call = self.attempt = None
         exchange.on_pause = exchange.on_resume = nothing
@@ -397,10 +402,14 @@ class Run:
         if usage is not None:
             record.prompt_tokens = usage.prompt_tokens or 0
             record.cached_tokens = usage.cached_tokens or 0
-            record.output_tokens = usage.output_tokens or 0
-        elif self._slot is not None:  # the engine told nothing: the estimate, and what was seen
+        elif self._slot is not None:  # the engine told nothing: the estimate
             record.prompt_tokens = self._slot.request.prompt_tokens
-            record.output_tokens = attempt.events
+        told = None if usage is None else usage.output_tokens
+        record.output_tokens = attempt.events if told is None else told  # a stream that broke: what was seen of it
+
+
+def _ms(seconds: float) -> float:
+    return int(seconds * 1e6 + 0.5) / 1e3
 
 
 def _outcome(decision: object) -> str:

@@ -31,6 +31,8 @@ def message_facts(event: bytes, data: Object, raw: bytes) -> EventFacts:
         return EventFacts(kind=EventKind.END)
     delta = as_object(data.get("delta"))
     usage = usage_of(data.get("usage") or as_object(data.get("message")).get("usage"))
+    if kind == "message_start" and usage is not None:
+        usage = Usage(usage.prompt_tokens, usage.cached_tokens)  # its output count says nothing of the answer to come
     if delta.get("stop_reason") == "abort":
         return EventFacts(kind=EventKind.ABORT, usage=usage)
     if kind == "content_block_delta" and any(is_text(delta.get(name)) for name in _TEXTS):

@@ -167,7 +167,7 @@ def test_a_failed_response_ends_well_for_the_client_and_failed_for_us() -> None:
         ("chat", event({"choices": [], "usage": {"prompt_tokens": True, "completion_tokens": 1.5}}), Usage()),
         ("chat", event({"choices": [], "usage": {"prompt_tokens": 10**30}}), Usage()),
         ("chat", event(chunk({"content": "x"}, usage=None)), None),
-        ("messages", event({"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 0}}}), Usage(3, None, 0)),
+        ("messages", event({"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}), Usage(3, None, None)),
         ("messages", event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}}), Usage(None, None, 7)),
         ("messages", event({"type": "message_delta", "usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2}}), Usage(9, 4, None)),
         ("responses", event(response("response.completed", usage={"input_tokens": 9, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 7})), Usage(9, 4, 7)),
