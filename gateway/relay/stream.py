@@ -137,6 +137,10 @@ class StreamReader:
         """The connection ended within the body; behind the end marker that takes nothing away."""
         attempt = self._attempt
         attempt.connection = None
+        if self._tail and not self._ended:
+            self._take_last(self._tail)
+            if attempt.done.is_set():
+                return
         if self._ended:
             self._conclude()
         elif attempt.committed:
