@@ -13,6 +13,7 @@ _MARKS = {
     "messages": (b'"text":"', b'"thinking":"', b'"partial_json":"'),
     "responses": (b'"delta":"',),
 }
+_SHORT = 24  # a text of so few bytes has no room for the end of one event and the whole of another
 _LEAST = 48  # bytes in common below which a shape says too little
 _BACKSLASH = 92
 
@@ -20,7 +21,7 @@ _BACKSLASH = 92
 class Shape:
     """The bytes around the text of a token event, as one piece of a body and as one chunk of it on the wire."""
 
-    __slots__ = ("_heads", "_prefix", "_suffix", "_wire_suffix", "most")
+    __slots__ = ("_heads", "_prefix", "_short", "_suffix", "_wire_suffix", "most")
 
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self._prefix = prefix
@@ -28,11 +29,16 @@ class Shape:
         self._wire_suffix = suffix + b"\r\n"
         # A piece shorter than this cannot hold two such events.
         self.most = 2 * (len(prefix) + len(suffix))
+        self._short = len(prefix) + len(suffix) + _SHORT
         self._heads: dict[int, tuple[bytes, int]] = {}  # by size on the wire
 
     def fits(self, piece: bytes) -> bool:
         """Whether a piece is exactly one event of this shape."""
-        return len(piece) < self.most and piece.startswith(self._prefix) and piece.endswith(self._suffix)
+        size = len(piece)
+        if size >= self.most or not (piece.startswith(self._prefix) and piece.endswith(self._suffix)):
+            return False
+        # A longer text may be the end of this event and another that ends alike: an error, say. All of them have quotes.
+        return size < self._short or piece.find(b'"', len(self._prefix)) == size - len(self._suffix)
 
     def fits_chunk(self, data: bytes) -> int:
         """The size of the one event in a read that is exactly one chunk, framed as we frame chunks, of exactly one event
@@ -41,7 +47,11 @@ class Shape:
         if known is None:
             known = self._head(len(data))
         head, size = known
-        return size if data.startswith(head) and data.endswith(self._wire_suffix) else 0
+        if not (data.startswith(head) and data.endswith(self._wire_suffix)):
+            return 0
+        if size < self._short or data.find(b'"', len(head)) == len(data) - len(self._wire_suffix):
+            return size
+        return 0
 
     def _head(self, wire_size: int) -> tuple[bytes, int]:
         """The first bytes of a chunk of so many bytes on the wire, and what it carries; (b"", 0) when there is none."""
