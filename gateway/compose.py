@@ -23,11 +23,18 @@ class Ids:
 
     def __init__(self) -> None:
         self._prefix = os.urandom(8).hex()
-        self._count = itertools.count(1)
+        self._blocks = itertools.count(1)
+        self._left: list[str] = []
 
     def new(self) -> str:
         """The next id."""
-        return f"{self._prefix}{next(self._count):010x}"
+        if not self._left:
+            block = f"{self._prefix}{next(self._blocks):08x}"
+            self._left = [block + last for last in _LAST]
+        return self._left.pop()
+
+
+_LAST = [f"{number:02x}" for number in reversed(range(256))]
 
 
 class EngineHead:

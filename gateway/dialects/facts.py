@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-_MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -81,7 +81,7 @@ def as_objects(value: object) -> Iterable[Object]:
 
 def as_count(value: object) -> int | None:
     """The value if it is a plausible token count."""
-    if type(value) is int and 0 <= value <= _MOST_TOKENS:
+    if type(value) is int and 0 <= value <= MOST_TOKENS:
         return value
     return None
 

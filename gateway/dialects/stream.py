@@ -7,11 +7,12 @@ event like any other, marked `garbled`. `watch` decides per read: False means no
 
 import json
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 
 from gateway.dialects import anthropic, openai
-from gateway.dialects.facts import BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
+from gateway.dialects.facts import MOST_TOKENS, BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
 from gateway.dialects.routes import Dialect, Route
 
 __all__ = ["BodyFacts", "EventFacts", "EventKind", "Usage", "read_body", "read_event", "watch"]
@@ -43,6 +44,8 @@ def read_event(route: Route, event: bytes) -> EventFacts:
 def read_body(route: Route, body: bytes) -> BodyFacts:
     """Facts of a whole unstreamed answer. Never raises: what cannot be read has no usage."""
     try:
+        if route.dialect is Dialect.OPENAI and route.name != "responses":
+            return _plain_facts(_plain_answers.decode(body))
         answer = _answers.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _loose_body(route, body)
@@ -68,7 +71,28 @@ class _Answer(msgspec.Struct, gc=False):
     stop_reason: object = None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = None
+
+
+class _PlainUsage(msgspec.Struct, gc=False):
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _PlainAnswer(msgspec.Struct, gc=False):
+    """The usual shape of an OpenAI answer; whatever does not fit it is read the loose way."""
+
+    choices: list[_Choice] = []
+    usage: _PlainUsage | None = None
+
+
 _answers = msgspec.json.Decoder(_Answer)
+_plain_answers = msgspec.json.Decoder(_PlainAnswer)
 _UNREADABLE = object()
 
 
@@ -111,6 +135,19 @@ def _decode(data: bytes) -> object:
     except (ValueError, RecursionError):
         return _UNREADABLE
     return value
+
+
+def _plain_facts(answer: _PlainAnswer) -> BodyFacts:
+    told = answer.usage
+    usage = None
+    if told is not None:
+        details = told.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        usage = Usage(told.prompt_tokens, cached, told.completion_tokens)
+    choices = answer.choices
+    if len(choices) == 1:
+        return BodyFacts(usage=usage, aborted=choices[0].finish_reason == "abort")
+    return BodyFacts(usage=usage, aborted=any(choice.finish_reason == "abort" for choice in choices))
 
 
 def _loose_body(route: Route, body: bytes) -> BodyFacts:

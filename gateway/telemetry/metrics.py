@@ -60,20 +60,18 @@ class _Timings:
         self.duration = Histogram(REQUEST_BOUNDS)
 
     def observe(self, record: RequestRecord) -> None:
-        if record.arrived_s:
-            self.queue.observe((record.dispatched_s or record.ended_s) - record.arrived_s)
-        if record.first_token_s:
-            self.ttft.observe(record.first_token_s - record.received_s)
-        if record.outcome == "completed":
-            self._observe_completed(record)
-
-    def _observe_completed(self, record: RequestRecord) -> None:
-        self.duration.observe(record.ended_s - record.received_s)
-        if record.first_token_s and record.output_tokens > 1:
-            self.tpot.observe((record.ended_s - record.first_token_s) / (record.output_tokens - 1))
+        if record.queue_ms is not None:
+            self.queue.observe(record.queue_ms / 1000)
+        ttft_ms, duration_ms = record.ttft_ms, record.duration_ms
+        if ttft_ms is not None:
+            self.ttft.observe(ttft_ms / 1000)
+        if record.outcome == "completed" and duration_ms is not None:
+            self.duration.observe(duration_ms / 1000)
+            if ttft_ms is not None and record.output_tokens > 1:
+                self.tpot.observe((duration_ms - ttft_ms) / 1000 / (record.output_tokens - 1))
 
 
-class _Lane:
+class Lane:
     """What is counted per (tenant, model, class)."""
 
     __slots__ = ("cached_tokens", "ended", "output_tokens", "prompt_tokens", "received", "timings")
@@ -102,7 +100,7 @@ class Metrics:
     def __init__(self, *, models: Collection[str], version: str) -> None:
         self.loop_lag = Histogram(LAG_BOUNDS)
         self._models = frozenset(models)
-        self._lanes: dict[tuple[str, str, str], _Lane] = {}  # (tenant, model, class)
+        self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
         self._timings: dict[tuple[str, str], _Timings] = {}  # (class, model)
         self._refused: defaultdict[str, int] = defaultdict(int)
         self._responses: defaultdict[tuple[str, int], int] = defaultdict(int)  # (route, status)
@@ -120,18 +118,20 @@ class Metrics:
         for family, read in process.READINGS:
             self.watch_value(family, read)
 
-    def received(self, record: RequestRecord) -> None:
-        """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there."""
-        record.lane = lane = self._lane(record)
+    def received(self, record: RequestRecord) -> Lane:
+        """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there. Returns where
+        it is counted, for `ended`."""
+        lane = self._lane(record)
         lane.received += 1
+        return lane
 
-    def ended(self, record: RequestRecord) -> None:
-        """A record is complete. Only one with an outcome, told to `received` before, counts in C1."""
+    def ended(self, record: RequestRecord, lane: Lane | None) -> None:
+        """A record is complete. Only one that was `received` counts in C1: `lane` is where."""
         self._bytes_in += record.bytes_in
         self._bytes_out += record.bytes_out
         self._responses[self._route_label(record.route or OTHER), record.status] += 1
-        if record.outcome:
-            record.lane.end(record)
+        if lane is not None:
+            lane.end(record)
 
     def http_refused(self, reason: str) -> None:
         """A message was refused by HTTP rules, outside C1."""
@@ -184,17 +184,17 @@ class Metrics:
         """The exposition in one piece."""
         return b"".join(self.chunks())
 
-    def _lane(self, record: RequestRecord) -> _Lane:
+    def _lane(self, record: RequestRecord) -> Lane:
         model = record.model if record.model in self._models else UNKNOWN
         lane = self._lanes.get((record.tenant, model, record.band))
         return lane if lane is not None else self._new_lane(record.tenant, model, record.band)
 
-    def _new_lane(self, tenant: str, model: str, band: str) -> _Lane:
+    def _new_lane(self, tenant: str, model: str, band: str) -> Lane:
         key = (self._tenant_label(tenant), model, self._class_label(band))
         lane = self._lanes.get(key)
         if lane is None:
             timings = self._timings.setdefault((key[2], model), _Timings())
-            lane = self._lanes[key] = _Lane(timings)
+            lane = self._lanes[key] = Lane(timings)
         return lane
 
     def _snapshot(self) -> list[tuple[Family, text.Samples]]:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -19,13 +20,18 @@ from gateway.telemetry.log import EventLog
 from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.sink import Sink
 
-RECORD = RequestRecord(
-    id="0123456789abcdefghjkmnpqrs", received_s=100.0, arrived_s=100.01, dispatched_s=101.01, first_token_s=101.5,
-    ended_s=103.48, tenant="default", model="llama", band="standard", route="chat", method="POST",
-    path="/v1/chat/completions", client="192.0.2.7", client_request_id="mine-1", status=200, outcome="completed",
-    streamed=True, pool="short", endpoint="s0", attempts=2, retry_count="1", bytes_in=2048, bytes_out=9000,
-    prompt_tokens=500, cached_tokens=64, output_tokens=100, stripped=("user", "seed"),
-)  # fmt: skip
+FIELDS: dict[str, Any] = {
+    "request_id": "0123456789abcdefghjkmnpqrs", "read_ms": 10.0, "queue_ms": 1000.0, "ttft_ms": 1500.0,
+    "duration_ms": 3480.0, "tenant": "default", "model": "llama", "band": "standard", "route": "chat", "method": "POST",
+    "path": "/v1/chat/completions", "client": "192.0.2.7", "client_request_id": "mine-1", "status": 200,
+    "outcome": "completed", "stream": True, "pool": "short", "endpoint": "s0", "attempts": 2, "client_retry": "1",
+    "bytes_in": 2048, "bytes_out": 9000, "prompt_tokens": 500, "cached_tokens": 64, "output_tokens": 100,
+    "stripped": ("user", "seed"),
+}  # fmt: skip
+
+
+def a_record(**fields: object) -> RequestRecord:
+    return RequestRecord(**{**FIELDS, **fields})
 
 
 class Output:
@@ -86,7 +92,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 def test_a_line_holds_the_facts_of_the_request(output: Output) -> None:
-    AccessLog(output.sink).write(RECORD)
+    AccessLog(output.sink).write(a_record())
     (line,) = output.lines()
     fields = json.loads(line)
     age = datetime.now(UTC) - datetime.fromisoformat(fields.pop("ts"))
@@ -102,14 +108,14 @@ def test_a_line_holds_the_facts_of_the_request(output: Output) -> None:
 
 
 def test_what_never_happened_is_null(output: Output) -> None:
-    AccessLog(output.sink).write(RequestRecord(id="r", received_s=5.0, status=400, reason="malformed_http"))
+    AccessLog(output.sink).write(RequestRecord(request_id="r", status=400, reason="malformed_http"))
     (line,) = output.lines()
     fields = json.loads(line)
     assert [fields[name] for name in ("read_ms", "queue_ms", "ttft_ms", "duration_ms")] == [None] * 4
 
 
 def test_the_text_form_is_one_line_of_words_and_pairs(output: Output) -> None:
-    AccessLog(output.sink, "text").write(changed(model='two "words"\n2026 forged'))
+    AccessLog(output.sink, "text").write(a_record(model='two "words"\n2026 forged'))
     (line,) = output.lines()
     moment, rest = line.decode().split(" ", 1)
     assert datetime.fromisoformat(moment).tzinfo is not None
@@ -118,7 +124,7 @@ def test_the_text_form_is_one_line_of_words_and_pairs(output: Output) -> None:
     assert rest.endswith(" stripped=user,seed")
 
 
-CLIENT_FIELDS = ("client_request_id", "model", "client", "path", "retry_count")
+CLIENT_FIELDS = ("client_request_id", "model", "client", "path", "client_retry")
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
@@ -129,7 +135,7 @@ def test_no_byte_in_a_clients_value_can_break_a_line(output: Output, field: str,
     odd += ["\u2028", "\u2029", "\u202e", "\ufeff", "\ud800", "\U0010ffff", "".join(map(chr, range(256)))]
     for text in odd:
         value = f"a{text}b"
-        log.write(changed(**{field: (value,) if field == "stripped" else value}))
+        log.write(a_record(**{field: (value,) if field == "stripped" else value}))
     lines = output.lines()
     assert len(lines) == len(odd)
     for line in lines:
@@ -137,24 +143,24 @@ def test_no_byte_in_a_clients_value_can_break_a_line(output: Output, field: str,
         assert text.isprintable()
         assert len(text.splitlines()) == 1
         if log_format == "json":
-            assert json.loads(text)["request_id"] == RECORD.id
+            assert json.loads(text)["request_id"] == FIELDS["request_id"]
 
 
 def test_a_printable_value_is_logged_as_it_is(output: Output) -> None:
-    AccessLog(output.sink).write(changed(model="模型-é", client_request_id='q"\\z'))
+    AccessLog(output.sink).write(a_record(model="模型-é", client_request_id='q"\\z'))
     (line,) = output.lines()
     assert json.loads(line)["model"] == "模型-é"
     assert json.loads(line)["client_request_id"] == 'q"\\z'
 
 
 def test_a_long_value_is_cut(output: Output) -> None:
-    AccessLog(output.sink).write(changed(model="m" * 1_000_000))
+    AccessLog(output.sink).write(a_record(model="m" * 1_000_000))
     (line,) = output.lines()
     assert json.loads(line)["model"] == "m" * MAX_TEXT + "..."
 
 
 def test_lines_appear_soon_without_closing(pipe: Pipe) -> None:
-    AccessLog(pipe.sink).write(RECORD)
+    AccessLog(pipe.sink).write(a_record())
     wait_until(lambda: pipe.read().endswith(b"\n"), 1.0)
 
 
@@ -177,7 +183,7 @@ def test_a_reader_that_does_not_read_costs_lines_and_never_time() -> None:
     worst_s, count = 0.0, 5000
     for _ in range(count):
         began_s = time.monotonic()
-        log.write(RECORD)
+        log.write(a_record())
         worst_s = max(worst_s, time.monotonic() - began_s)
     assert worst_s < 0.1
     assert pipe.sink.dropped > count // 2
@@ -287,10 +293,6 @@ def test_an_event_is_one_line_with_its_facts(output: Output) -> None:
         ("error", ["error"]),
     ],
 )
-def changed(**fields: object) -> RequestRecord:
-    return RequestRecord(**{**vars(RECORD), **fields})
-
-
 def test_the_level_leaves_out_what_is_below_it(output: Output, level: str, shown: list[str]) -> None:
     log = EventLog(output.sink, level=level)  # type: ignore[arg-type]
     log.debug("x")

@@ -25,9 +25,9 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def a_record(**fields: object) -> RequestRecord:
     """A completed stream: 10 ms to read, 1 s in the queue, 0.49 s to the first token, 99 more at 20 ms."""
     values: dict[str, object] = {
-        "id": "r1", "received_s": 100.0, "arrived_s": 100.01, "dispatched_s": 101.01, "first_token_s": 101.5,
-        "ended_s": 103.48, "tenant": "default", "model": "llama", "band": "standard", "route": "chat", "status": 200,
-        "outcome": "completed", "streamed": True, "prompt_tokens": 500, "cached_tokens": 64, "output_tokens": 100,
+        "request_id": "r1", "read_ms": 10.0, "queue_ms": 1000.0, "ttft_ms": 1500.0, "duration_ms": 3480.0,
+        "tenant": "default", "model": "llama", "band": "standard", "route": "chat", "status": 200,
+        "outcome": "completed", "stream": True, "prompt_tokens": 500, "cached_tokens": 64, "output_tokens": 100,
         "bytes_in": 2048, "bytes_out": 9000,
     }  # fmt: skip
     return RequestRecord(**{**values, **fields})  # type: ignore[arg-type]
@@ -39,8 +39,7 @@ def some_metrics() -> Metrics:
 
 def counted(metrics: Metrics, *records: RequestRecord) -> Metrics:
     for record in records:
-        metrics.received(record)
-        metrics.ended(record)
+        metrics.ended(record, metrics.received(record))
     return metrics
 
 
@@ -106,7 +105,7 @@ def test_an_end_is_counted_once_under_its_outcome_and_reason(outcome: str, reaso
 
 def test_what_is_outside_the_invariant_is_neither_received_nor_ended() -> None:
     metrics = some_metrics()
-    metrics.ended(a_record(outcome="", route="models", bytes_out=7))
+    metrics.ended(a_record(outcome="", route="models", bytes_out=7), None)
     metrics.http_refused(Reason.NOT_FOUND)
     assert value(metrics, "forebay_requests_ended_total") == 0
     assert value(metrics, "forebay_http_responses_total", route="models", status="200") == 1
@@ -152,14 +151,14 @@ def test_an_answer_of_one_token_gives_no_time_per_token() -> None:
 
 
 def test_an_expired_request_waited_until_it_was_dropped() -> None:
-    record = a_record(outcome="expired", dispatched_s=0.0, first_token_s=0.0, ended_s=130.01)
+    record = a_record(outcome="expired", queue_ms=30_000.0, ttft_ms=None, duration_ms=30_010.0)
     metrics = counted(some_metrics(), record)
     assert value(metrics, "forebay_queue_time_seconds_sum") == pytest.approx(30.0)
     assert value(metrics, "forebay_request_duration_seconds_count") == 0
 
 
 def test_a_refused_body_leaves_no_times() -> None:
-    record = a_record(outcome="rejected", arrived_s=0.0, dispatched_s=0.0, first_token_s=0.0)
+    record = a_record(outcome="rejected", read_ms=None, queue_ms=None, ttft_ms=None)
     metrics = counted(some_metrics(), record)
     assert sum(v for (name, _), v in series(metrics).items() if name.endswith("seconds_count")) == 0
 
@@ -254,7 +253,7 @@ def test_a_histogram_counts_a_value_at_its_bound_and_one_beyond_all() -> None:
 
 def test_buckets_are_cumulative_and_end_with_the_count() -> None:
     metrics = counted(
-        some_metrics(), a_record(), a_record(ended_s=100.5, first_token_s=100.2), a_record(ended_s=9999.0)
+        some_metrics(), a_record(), a_record(duration_ms=500.0, ttft_ms=200.0), a_record(duration_ms=9_899_000.0)
     )
     name = "forebay_request_duration_seconds"
     buckets = [
@@ -371,10 +370,10 @@ def test_counting_costs_a_few_microseconds_a_request() -> None:
     metrics, record = some_metrics(), a_record()
 
     def one_request() -> None:
-        metrics.received(record)
+        lane = metrics.received(record)
         metrics.attempt_started()
         metrics.attempt("finished")
-        metrics.ended(record)
+        metrics.ended(record, lane)
 
     best_s = min(timeit.repeat(one_request, timer=time.thread_time, number=1000, repeat=20)) / 1000
     assert best_s < 20e-6  # 3 µs on an idle core
