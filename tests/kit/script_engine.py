@@ -100,7 +100,7 @@ class ScriptEngine:
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=2048)
         self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is written is sent: no Nagle
         self.port = self._listener.getsockname()[1]
-        self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener)
+        self._server = await loop.create_server(lambda: _Connection(self), sock=self._listener, backlog=2048)
 
     def stop_listening(self) -> None:
         """New connections are refused; open ones stay."""
@@ -282,6 +282,8 @@ class _Connection(asyncio.Protocol):
             self.end(step)
         else:
             await self.writable.wait()
+            if self.transport.is_closing():
+                await asyncio.Event().wait()  # the peer has left: connection_lost ends this
             self.transport.write(step)
             if seen is not None:
                 seen.written += len(step)
