@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from tests.kit import wire
+from tests.kit.stage import Stage
 
 ROUTES = ("chat", "completions", "messages", "responses")
 OPENAI = ("chat", "completions")
@@ -27,3 +28,9 @@ def stream_of(route: str, words: Sequence[str], *, prompt: int = 7, usage: bool 
     """A good stream; without a usage chunk of its own unless asked for (`messages` and `responses` tell theirs anyway)."""
     asked = route not in OPENAI if usage is None else usage
     return [compact(event) for event in wire.events(route, words, prompt=prompt, with_usage=asked)]
+
+
+async def tokens(stage: Stage) -> tuple[int, int]:
+    """Prompt and output tokens counted so far."""
+    by = (await stage.gateway.metrics()).by("forebay_tokens_total", "kind")
+    return round(by.get("prompt", 0)), round(by.get("output", 0))

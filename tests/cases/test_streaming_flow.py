@@ -1,0 +1,328 @@
+"""Cases C019, C021, C023 and C024: streams are delivered in time, in bounded memory, to fast and to slow readers."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.cases.streams import ROUTES, compact, stream_of
+from tests.kit import wire
+from tests.kit.gateway import Metrics
+from tests.kit.invariants import same_stream
+from tests.kit.processes import until, until_async
+from tests.kit.raw_client import Connection, connect
+from tests.kit.script_engine import FIN, HANG, Seen, Step, Wait
+from tests.kit.sockets import rss_bytes
+from tests.kit.stage import Stage, gathered, quantile, stage
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pytest.mark.timeout(120)]
+
+KIB, MIB = 1024, 1024 * 1024
+STALL_S = 2.0
+SLACK_S = 0.015  # of a client that shares its process with the engines
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    endpoint = {"max_seqs": 256, "max_prefill_tokens": 1_000_000}
+    timeouts = {"client_stall_s": STALL_S * 10}
+    async with stage(tmp_path_factory.mktemp("flow"), endpoint=endpoint, timeouts=timeouts) as made:
+        for _ in range(5):
+            await made.ask("chat", "warm", stream=True)
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def one(house: Stage) -> AsyncIterator[Stage]:
+    house.reset()
+    async with house.holding():
+        yield house
+        house.reset()
+
+
+def text_event(text: str) -> bytes:
+    """A chat event with that text, spelled as vLLM does."""
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
+    return compact(
+        wire.event({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
+    )
+
+
+# Others, beside whom something unpleasant happens
+
+
+def paced_stream(seen: Seen) -> Iterator[Step]:
+    """20 chunks 10 ms apart."""
+    head, *rest = wire.stream(stream_of("chat", [f"t{at}" for at in range(20)]))
+    yield head
+    for step in rest:
+        yield step
+        yield Wait(0.01)
+
+
+async def gaps(stage: Stage, streams: int, until_: asyncio.Event | None = None) -> list[float]:
+    """Seconds between arrivals on that many streams at a time, once or again and again until told to stop."""
+    found: list[float] = []
+
+    async def lane(at: int) -> None:
+        while True:
+            async with await stage.begin("chat", f"paced {at}", stream=True) as client:
+                answer = await client.response()
+                assert (answer.status, answer.end) == (200, "chunked")
+                times = [piece.at for piece in client.pieces]
+                found.extend(b - a for a, b in itertools.pairwise(times))
+            if until_ is None or until_.is_set():
+                return
+
+    await asyncio.gather(*(lane(at) for at in range(streams)))
+    return found
+
+
+async def probed(stage: Stage, until_: asyncio.Event, every_s: float = 0.05) -> list[float]:
+    """How long `/livez` of the data listener takes, again and again until told to stop."""
+    took: list[float] = []
+    while not until_.is_set():
+        began = time.monotonic()
+        assert (await stage.gateway.get("/livez")).status == 200
+        took.append(time.monotonic() - began)
+        await asyncio.sleep(every_s)
+    return took
+
+
+def lag_p99_s(before: Metrics, after: Metrics) -> float:
+    """The upper bound of the bucket in which the 99th percentile of the event loop's lag lies."""
+    name = "forebay_event_loop_lag_seconds_bucket"
+    grown = {
+        float(dict(labels)["le"]): value - before.samples.get((found, labels), 0.0)
+        for (found, labels), value in after.samples.items()
+        if found == name
+    }
+    total = max(grown.values())
+    return min(bound for bound, count in grown.items() if count >= 0.99 * total)
+
+
+# C019
+
+
+@pytest.mark.parametrize("size", [64 * KIB, 128 * KIB + 1, 256 * KIB - 40, 256 * KIB + 1, MIB, 2 * MIB, 4 * MIB - 400])
+@pytest.mark.parametrize("route", ["chat", "messages"])
+async def test_c019_a_long_line_passes_in_little_memory(one: Stage, route: str, size: int) -> None:
+    """Torn into segments of 50,000 bytes; before it, behind it and twice in a row there are short events."""
+    large = compact(wire.event({"type": "ping", "pad": "x" * size}))
+    first, *rest = stream_of(route, ["a", "b"])
+    events = [first, large, *rest[:2], large, *rest[2:]]
+    body = b"".join(events)
+    pieces = [body[at : at + 50_000] for at in range(0, len(body), 50_000)]
+    one.engine.answer = lambda seen: wire.stream(pieces)
+    before = rss_bytes(one.gateway.pid)
+    answer = await one.ask(route, "x", stream=True)
+    assert answer.end == "chunked"
+    same_stream(events, answer.body)
+    assert rss_bytes(one.gateway.pid) - before < 16 * MIB
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_c019_an_endless_line_is_told(one: Stage, route: str) -> None:
+    first, *rest = stream_of(route, ["a", "b", "c", "d"])
+    endless = [b'data: {"pad":"' + b"x" * 65536, *[b"x" * 65536] * 80]
+    one.engine.answer = lambda seen: [*wire.stream([first, *rest[:2], *endless], end=False), HANG]
+    answer = await one.ask(route, "x", stream=True)
+    assert answer.end == "cut_fin" and answer.body.count(b"\n\n") >= 4 and b'"error"' in answer.body[-400:]
+    assert route == "messages" or b'"backend_bad_stream"' in answer.body[-400:]
+
+
+@dataclass(slots=True)
+class Rush:
+    """A stream of events at a rate far beyond any model's, in batches every 10 ms."""
+
+    events: int
+    per_s: int
+    cpu_at: list[int] = field(default_factory=list)  # ns of the gateway at each tenth
+
+    def steps(self, pid: int) -> Iterator[Step]:
+        yield wire.stream_head()
+        batch = b"".join(wire.chunk(text_event(f" w{at % 10}")) for at in range(self.per_s // 100))
+        began, batches = time.monotonic(), self.events * 100 // self.per_s
+        for at in range(batches):
+            if at % (batches // 10) == 0:
+                self.cpu_at.append(cpu_ns(pid))
+            yield batch
+            yield Wait(max(0.0, began + (at + 1) / 100 - time.monotonic()))
+        self.cpu_at.append(cpu_ns(pid))
+        yield wire.chunk(wire.DONE) + wire.LAST_CHUNK
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time of the main thread, to the nanosecond."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+@pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, events: int) -> None:
+    rush = Rush(events, 10_000)
+    one.engine.answer = lambda seen: rush.steps(one.gateway.pid) if b"rush" in seen.body else paced_stream(seen)
+    alone = quantile(await gaps(one, 20), 0.99)
+    before, memory, over = await one.gateway.metrics(), rss_bytes(one.gateway.pid), asyncio.Event()
+    beside, probes = asyncio.create_task(gaps(one, 20, over)), asyncio.create_task(probed(one, over))
+    async with await one.begin("chat", "rush", stream=True) as client:
+        answer = await client.response(60)
+    over.set()
+    assert answer.end == "chunked" and answer.body.count(b"data: {") == events
+    assert quantile(await probes, 0.99) < 0.05
+    assert quantile(await beside, 0.99) <= alone * 1.1 + SLACK_S
+    assert lag_p99_s(before, await one.gateway.metrics()) <= 0.05
+    assert rss_bytes(one.gateway.pid) - memory < 16 * MIB
+    tenths = [b - a for a, b in itertools.pairwise(rush.cpu_at)]
+    assert sum(tenths[-3:]) <= 1.2 * sum(tenths[:3]), tenths
+
+
+# C021
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_c021_each_chunk_leaves_as_soon_as_it_has_come(one: Stage, route: str) -> None:
+    """50 chunks 10 ms apart; then one chunk and half a second of silence."""
+    written: dict[bytes, float] = {}
+
+    def writes(seen: Seen) -> Iterator[Step]:
+        events = stream_of(route, [f"word{at:03}" for at in range(50)])
+        yield wire.stream_head()
+        for event in events:
+            written[event] = time.monotonic()
+            yield wire.chunk(event)
+            yield Wait(0.5 if b"word049" in event else 0.01)
+        yield wire.LAST_CHUNK
+
+    one.engine.answer = writes
+    async with await one.begin(route, "x", stream=True) as client:
+        assert (await client.response()).end == "chunked"
+    arrived = [arrival(client, event) - at for event, at in written.items() if event != wire.DONE]
+    assert len(arrived) >= 50 and quantile(arrived, 0.98) <= 0.02
+    assert len([piece for piece in client.pieces if b"word" in piece.data]) == 50 + (route == "responses")
+
+
+def arrival(client: Connection, event: bytes) -> float:
+    """When that event had come whole."""
+    received = b""
+    for piece in client.pieces:
+        received += piece.data
+        if event in received:
+            return piece.at
+    raise AssertionError(f"{event!r} has not come")
+
+
+# C023
+
+
+def flood(seen: Seen) -> Iterator[Step]:
+    """10 MB as fast as it can."""
+    head, *rest = wire.stream(stream_of("chat", ["a"]))
+    yield head
+    yield rest[0]
+    piece = wire.chunk(text_event("y" * 50_000))
+    for _ in range(200):
+        yield piece
+    yield from rest[1:]
+
+
+async def test_c023_a_hundred_readers_of_a_byte_a_second_cost_little_and_are_cut_when_they_stall(one: Stage) -> None:
+    one.engine.answer = lambda seen: flood(seen) if b"slow" in seen.body else paced_stream(seen)
+    alone = quantile(await gaps(one, 10), 0.99)
+    before, lines = rss_bytes(one.gateway.pid), len(one.gateway.access())
+    slow = [await connect(one.gateway.port, rcvbuf=4096) for _ in range(100)]
+    for at, client in enumerate(slow):
+        await client.send(one.message("chat", f"slow {at}", stream=True))
+    reading = [asyncio.create_task(client.read_at(1, 30)) for client in slow]
+    await until(lambda: paused(one) >= 90, 10, "the engine is read to the end")  # the kernel may take a few whole
+    assert rss_bytes(one.gateway.pid) - before < 64 * MIB
+    assert quantile(await gaps(one, 10), 0.99) <= alone * 1.1 + SLACK_S
+    await until_async(lambda: stalled(one, lines + 100), STALL_S * 3 + 4, "stalled readers are not cut")
+    assert len(one.engine.aborted()) >= 90
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    for client in slow:
+        client.close()
+
+
+async def stalled(stage: Stage, lines: int) -> bool:
+    """Whether all 100 are in the log as what they are."""
+    told = [line for line in stage.gateway.access()[lines - 100 :] if line["reason"] == "client_stalled"]
+    return len(told) == 100 and {line["status"] for line in told} == {499}
+
+
+def paused(stage: Stage) -> int:
+    """Streams of which the engine has begun to write, and cannot write on."""
+    return sum(not connection.writable.is_set() for connection in stage.engine.open_connections)
+
+
+async def test_c023_a_reader_that_pauses_gets_every_byte(one: Stage) -> None:
+    """A pause of 1 s (10 s scaled) in the middle, by a client whose buffers are small and by one whose are large."""
+    one.engine.answer = flood
+    for rcvbuf in (4096, 0):
+        async with await connect(one.gateway.port, rcvbuf=rcvbuf) as client:
+            await client.send(one.message("chat", "pauses", stream=True))
+            await client.head()
+            await asyncio.sleep(STALL_S / 2)
+            answer = await client.response(30)
+        assert answer.end == "chunked" and answer.body.endswith(b"\n\n" + wire.DONE)
+        assert answer.body.count(b"y" * 50_000) == 200
+
+
+async def test_c023_a_slow_reader_that_reads_on_is_not_cut(one: Stage) -> None:
+    """300 kB/s for twice the stall time: progress is what counts, not the size of the backlog."""
+    one.engine.answer = flood
+    async with await connect(one.gateway.port, rcvbuf=16384) as client:
+        await client.send(one.message("chat", "slow but steady", stream=True))
+        assert await client.read_at(300_000, STALL_S * 2) > 300_000 and client.end == "open"
+        answer = await client.response(30)
+    assert answer.end == "chunked" and answer.body.endswith(wire.DONE)
+
+
+# C024
+
+
+@pytest.mark.parametrize("streams", [300, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+async def test_c024_streams_aborted_at_random_leave_nothing_behind(one: Stage, streams: int, seed: int) -> None:
+    """Each of 200 KB, half of them left by their client; `holding` looks for descriptors, tasks and slots."""
+    r = random.Random(seed)
+    event = wire.chunk(text_event("z" * 1900))
+
+    def answer(seen: Seen) -> Iterator[Step]:
+        head, *rest = wire.stream(stream_of("chat", ["a"]))
+        yield from (head, rest[0])
+        for at in range(100):
+            yield event
+            if at % 10 == 0:
+                yield Wait(0.002)
+        yield from rest[1:] if r.random() < 0.9 else [FIN]
+
+    async def go(at: int, leaves_at: int | None) -> None:
+        async with await one.begin("chat", f"stream {at}", stream=True) as client:
+            if leaves_at is None:
+                await client.response()
+                return
+            came = 0
+            while came < leaves_at and (data := await client.read()):
+                came += len(data)
+            if at % 4 == 1:
+                client.reset()
+
+    one.engine.answer = answer
+    sizes = [r.randrange(100, 200_000) if at % 2 else None for at in range(streams)]
+    await gathered([go(at, size) for at, size in enumerate(sizes[:60])], at_once=30)
+    before = rss_bytes(one.gateway.pid)
+    await gathered([go(at, size) for at, size in enumerate(sizes)], at_once=30)
+    await until_async(lambda: idle(one), 5, "something is left")
+    assert rss_bytes(one.gateway.pid) - before < 10 * MIB
+
+
+async def idle(stage: Stage) -> bool:
+    metrics = await stage.gateway.metrics()
+    return metrics.sum("forebay_requests_inflight") == 0 and metrics.sum("forebay_attempts_open") == 0
