@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HELD_EVENT_BYTES = 65536  # an uncommitted answer waits for its first event no longer than this
 RELEARN = 16  # every so many reads of events of another shape, theirs is learned
 _COLON = 58
+_LF = 10
 _ERROR, _ABORT, _END, _USAGE, _TOKEN, _OTHER, _COMMENT = EventKind
 
 
@@ -221,6 +222,8 @@ class StreamReader:
                 self._note_token(event)
             self._failed |= kind is _ERROR or facts.failed
             if kind is _USAGE and attempt.owner.strips_usage:
+                if event[0] == _LF:
+                    self._held.append(b"\n")  # the end of the event before it: a read may part CR from LF
                 continue
             self._held.append(event)
             if kind is not _COMMENT:
