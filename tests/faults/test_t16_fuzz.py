@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.kit import wire
 from tests.kit.invariants import Invariants
 from tests.kit.raw_client import exchange
-from tests.kit.script_engine import FIN, Seen, Step
+from tests.kit.script_engine import FIN, Seen, Step, Wait
 from tests.kit.sizes import patience, sized
 from tests.kit.stage import Stage, stage
 
@@ -183,6 +183,23 @@ async def test_a_stream_arrives_byte_for_byte_however_it_is_cut(
     response = await one.ask("chat", "any", stream=True)
     assert (response.status, response.end) == (200, "chunked")
     assert response.body == body
+
+
+TORN = b'data: {"id": "c", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": null}]}'
+USAGE = wire.event({"id": "c", "choices": [], "usage": wire.usage("chat", 5, 3)})
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\r\r", b"\n\r\n", b"\r\n\n"])
+async def test_an_event_end_torn_anywhere_before_a_stripped_event_stays_whole(one: Stage, end: bytes) -> None:
+    """What the fuzzer found: CR LF CR in one read, LF in the next."""
+    for cut in range(len(end) + 1):
+        one.reset()
+        parts = [part for part in (TORN + end[:cut], end[cut:] + USAGE + wire.DONE) if part]
+        one.engine.answer = lambda seen, parts=parts: [  # type: ignore[misc]
+            wire.stream_head(), wire.chunk(parts[0]), Wait(0.01), wire.chunk(parts[1]), wire.LAST_CHUNK
+        ]  # fmt: skip
+        response = await one.ask("chat", "any", stream=True)
+        assert (response.end, response.body) == ("chunked", TORN + end + wire.DONE), (end, cut)
 
 
 # Heads of engines
