@@ -158,6 +158,15 @@ class Rush:
         yield wire.chunk(wire.DONE) + wire.LAST_CHUNK
 
 
+async def counted(client: Connection, mark: bytes) -> int:
+    """How often that is in what comes until the last chunk; nothing is kept, because the reader must not be the load."""
+    count, tail = 0, b""
+    while not tail.endswith(wire.LAST_CHUNK):
+        data = tail[-len(mark) + 1 :] + await asyncio.get_running_loop().sock_recv(client.sock, 1 << 18)
+        count, tail = count + data.count(mark), data[-len(wire.LAST_CHUNK) :]
+    return count
+
+
 def cpu_ns(pid: int) -> int:
     """CPU time of the main thread, to the nanosecond."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
@@ -171,15 +180,28 @@ async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, eve
     before, memory, over = await one.gateway.metrics(), rss_bytes(one.gateway.pid), asyncio.Event()
     beside, probes = asyncio.create_task(gaps(one, 20, over)), asyncio.create_task(probed(one, over))
     async with await one.begin("chat", "rush", stream=True) as client:
-        answer = await client.response(60)
+        assert await counted(client, b"data: {") == events
     over.set()
-    assert answer.end == "chunked" and answer.body.count(b"data: {") == events
     assert quantile(await probes, 0.99) < 0.05
     assert quantile(await beside, 0.99) <= alone * 1.1 + SLACK_S
     assert lag_p99_s(before, await one.gateway.metrics()) <= 0.05
     assert rss_bytes(one.gateway.pid) - memory < 16 * MIB
-    tenths = [b - a for a, b in itertools.pairwise(rush.cpu_at)]
-    assert sum(tenths[-3:]) <= 1.2 * sum(tenths[:3]), tenths
+
+
+@pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
+async def test_c019_a_chunk_costs_the_same_however_many_came_before(one: Stage, events: int) -> None:
+    """The last three tenths against the first three; the machine's other work may spoil a run, a fault spoils all three."""
+    ratios = []
+    for _ in range(3):
+        rush = Rush(events, 10_000)
+        one.engine.answer = lambda seen, rush=rush: rush.steps(one.gateway.pid)
+        async with await one.begin("chat", "rush", stream=True) as client:
+            assert await counted(client, b"data: {") == events
+        tenths = [b - a for a, b in itertools.pairwise(rush.cpu_at)]
+        ratios.append(sum(tenths[-3:]) / sum(tenths[:3]))
+        if ratios[-1] <= 1.2:
+            return
+    raise AssertionError(f"CPU per chunk grows: {ratios}")
 
 
 # C021
@@ -239,7 +261,7 @@ async def test_c023_a_hundred_readers_of_a_byte_a_second_cost_little_and_are_cut
     for at, client in enumerate(slow):
         await client.send(one.message("chat", f"slow {at}", stream=True))
     reading = [asyncio.create_task(client.read_at(1, 30)) for client in slow]
-    await until(lambda: paused(one) >= 90, 10, "the engine is read to the end")  # the kernel may take a few whole
+    await until(lambda: unread(one) == 100, 10, "the engine is read on")
     assert rss_bytes(one.gateway.pid) - before < 64 * MIB
     assert quantile(await gaps(one, 10), 0.99) <= alone * 1.1 + SLACK_S
     await until_async(lambda: stalled(one, lines + 100), STALL_S * 3 + 4, "stalled readers are not cut")
@@ -257,9 +279,13 @@ async def stalled(stage: Stage, lines: int) -> bool:
     return len(told) == 100 and {line["status"] for line in told} == {499}
 
 
-def paused(stage: Stage) -> int:
-    """Streams of which the engine has begun to write, and cannot write on."""
-    return sum(not connection.writable.is_set() for connection in stage.engine.open_connections)
+def unread(stage: Stage) -> int:
+    """Connections of the gateway to the engine with bytes on them that it does not read: the kernel knows."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(
+        int(row[2].rpartition(":")[2], 16) == stage.engine.port and int(row[4].rpartition(":")[2], 16) > 0
+        for row in rows
+    )
 
 
 async def test_c023_a_reader_that_pauses_gets_every_byte(one: Stage) -> None:
