@@ -4,20 +4,16 @@ import asyncio
 import contextlib
 import gc
 import os
-import resource
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-import msgspec
 import uvloop
-import xxhash
 
-from gateway import tasks
+from gateway import assembly, tasks
 from gateway.admin.app import make_app
 from gateway.admin.listener import Listener, listen
 from gateway.admin.operations import Phase
@@ -27,12 +23,10 @@ from gateway.describe import Given
 from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Directory, Standing
-from gateway.endpoints.probe import Prober, ProbeTarget
-from gateway.engines import ENGINES
+from gateway.endpoints.probe import Prober
 from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.pipeline import Pipeline
-from gateway.recorder import Recorder
 from gateway.relay.end import Rules
 from gateway.services import Services
 from gateway.telemetry import families
@@ -49,7 +43,6 @@ from policies.events import EndpointDown, EndpointUp, SettingsChanged
 from policies.state.views import EndpointView, FlowView, Totals
 from policies.types import Settings
 
-SEED = 0
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
 GARBAGE = 20_000  # objects; a request leaves no cycles behind, so there is little to find
@@ -58,20 +51,11 @@ AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed af
 
 def serve(config: Config, config_path: Path) -> int:
     """Run a gateway until it is told to stop; returns the exit status."""
-    _raise_fd_limit()
+    assembly.raise_fd_limit()
     gc.freeze()  # what is loaded by now stays: collections need not walk it
     gc.set_threshold(GARBAGE, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Gateway(config, config_path).run())
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much the server may hold at a time."""
-
-    max_connections: int
-    body_bytes: int
-    held_bytes: int
 
 
 class Gateway:
@@ -82,7 +66,7 @@ class Gateway:
         self._config_path = config_path
         self._version = installed_version("forebay")
         self._timers: Timers = config.timers()
-        self._settings: Settings = config.settings(SEED)
+        self._settings: Settings = config.settings(assembly.SEED)
         self._phase: Phase = "starting"
         self._stop = asyncio.Event()
         self._now = asyncio.Event()  # a second signal: no more grace
@@ -94,12 +78,12 @@ class Gateway:
         self._events = EventLog(self._notes, level=config.telemetry.log_level, log_format=config.telemetry.log_format)
         self._metrics = Metrics(models=list(config.models), version=self._version)
         self._core = Core()
-        self._recorder = self._open_journal()
+        self._recorder = assembly.open_journal(config)
         self._dispatcher = Dispatcher(self._core, self._recorder.record if self._recorder else None)
         self._directory = Directory([e.name for e in config.endpoints], on_up=self._up, on_down=self._down)
         self._backends = Backends(config, self._version, self._directory.suspect)
         self._prober = Prober(
-            self._directory, _probe_targets(config), every_s=self._timers.probe_s, scale=config.timeouts.scale
+            self._directory, assembly.probe_targets(config), every_s=self._timers.probe_s, scale=config.timeouts.scale
         )
         self._services = self._make_services()
         self._pipeline = Pipeline(self._services)
@@ -112,7 +96,7 @@ class Gateway:
                 forward=frozenset(self._services.given.forward),
             ),
             self._timers,
-            Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
+            assembly.Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
             high_water_bytes=config.limits.stream_buffer_bytes,
         )
         self._watch()
@@ -155,13 +139,6 @@ class Gateway:
             body_bytes=config.limits.body_bytes,
             trusted_proxies=config.listen.trusted_proxies,
         )
-
-    def _open_journal(self) -> Recorder | None:
-        path = self._config.telemetry.journal
-        if path is None:
-            return None
-        checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(self._config.model_dump(mode="json")))
-        return Recorder(Path(path), SEED, checksum)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +220,7 @@ class Gateway:
         self._services.refusing = True
         self._server.stop_accepting()
         await self._wait(evict_at_s, until_idle=True)
-        self._dispatcher.handle(SettingsChanged(settings=_closed(self._settings)))
+        self._dispatcher.handle(SettingsChanged(settings=assembly.closed(self._settings)))
         await self._wait(end_s, until_idle=True)
         left = len(self._services.runs)
         for run in list(self._services.runs):
@@ -358,32 +335,3 @@ class Gateway:
             self._events.failure(str(context.get("message")), error)
         else:
             self._events.error(str(context.get("message")))
-
-
-def _closed(settings: Settings) -> Settings:
-    """The settings under which nobody waits any longer."""
-    return Settings(
-        pools=settings.pools,
-        bands=settings.bands,
-        max_queued=settings.max_queued,
-        max_queued_bytes=settings.max_queued_bytes,
-        max_attempts=settings.max_attempts,
-        seed=settings.seed,
-        timer_scale=settings.timer_scale,
-        admitting=False,
-        queueing=False,
-    )
-
-
-def _probe_targets(config: Config) -> list[ProbeTarget]:
-    return [
-        ProbeTarget(name=e.name, url=e.url.rstrip("/") + ENGINES[e.engine].health_path, api_key=e.api_key)
-        for e in config.endpoints
-    ]
-
-
-def _raise_fd_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

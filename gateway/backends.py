@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable, Mapping
 
+from gateway import tasks
 from gateway.compose import EngineHead
 from gateway.config import Config, Timers
 from gateway.describe import ServedModel
@@ -10,8 +11,9 @@ from gateway.dialects.call import Call
 from gateway.dialects.routes import Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
+from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
-from gateway.http.upstream import ConnectFailed, EndpointConnections, UpstreamConnection
+from gateway.http.upstream import UpstreamConnection
 from gateway.steps import Signal
 from policies.decisions import Reason
 
@@ -46,14 +48,25 @@ class Backend:
             self._heads[route.name] = head
         return head
 
-    async def connect(self, connected: Signal[UpstreamConnection | ConnectFailed], timers: Timers) -> None:
-        """Open a connection and set `connected` to it, or to why there is none."""
+    async def connect(self, timers: Timers) -> UpstreamConnection:
+        """A fresh connection, awaited as a request may await (steps.py). Raises ConnectFailed."""
+        connected: Signal[UpstreamConnection | None] = Signal()
+        task = tasks.start(self._connect(connected, timers), "connect")
+        connection = None
         try:
-            connection = await self.connections.connect(timers.connect_s, timers.tls_s)
-        except ConnectFailed as failed:
-            connected.set(failed)
-        else:
-            connected.set(connection)
+            connection = await connected
+        finally:
+            if connection is None:
+                task.cancel()
+        if connection is None:
+            raise ConnectFailed
+        return connection
+
+    async def _connect(self, connected: Signal[UpstreamConnection | None], timers: Timers) -> None:
+        try:
+            connected.set(await self.connections.connect(timers.connect_s, timers.tls_s))
+        except ConnectFailed:
+            connected.set(None)
 
     def suspect(self) -> None:
         """It could not be connected to: have its health looked at."""

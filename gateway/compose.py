@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from gateway.dialects.routes import Dialect, Route
 from gateway.http.head import Head
+from gateway.telemetry.record import RequestRecord
 
 _ANTHROPIC = re.compile(rb"[A-Za-z0-9,._ -]{1,512}\Z").match
 _TRACE = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
@@ -105,3 +106,26 @@ def notice(stripped: tuple[str, ...]) -> bytes:
         return b""
     names = ",".join(stripped).encode("ascii", "backslashreplace")[:_STRIPPED_BYTES]
     return b"x-forebay-stripped: %b\r\n" % re.sub(rb"[^!-~]", b"?", names)
+
+
+def reply_lines(record: RequestRecord, about_lines: bytes, content_type: bytes, coding: bytes) -> bytes:
+    """The lines of a good answer (http.md 6.5)."""
+    lines = (
+        b"content-type: %b\r\n%bx-forebay-pool: %b\r\nx-forebay-class: %b\r\nx-forebay-queue-ms: %d\r\n"
+        b"x-forebay-attempts: %d\r\ncache-control: no-store\r\n"
+    ) % (
+        content_type,
+        about_lines,
+        record.pool.encode(),
+        record.band.encode(),
+        record.queue_ms or 0,
+        record.attempts,
+    )
+    if coding:
+        lines += b"content-encoding: %b\r\n" % coding
+    return lines + notice(record.stripped) if record.stripped else lines
+
+
+def waiting_lines(about_lines: bytes) -> bytes:
+    """The lines of a stream that begins before its answer does, to be kept open with comments."""
+    return b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n" % about_lines

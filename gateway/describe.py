@@ -10,7 +10,7 @@ from gateway.dialects.routes import Kind, Route
 from gateway.errors import GatewayError
 from gateway.http.head import Head
 from policies.decisions import Reason
-from policies.types import Band
+from policies.types import Band, InferenceRequest
 
 DEFAULT_BAND = "standard"
 BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
@@ -40,15 +40,18 @@ class ServedModel:
         return kind is Kind.GENERATE and (self.kind == "chat" or route == "completions")
 
 
-def prompt_tokens(call: Call, model: ServedModel) -> int:
-    """The estimated length of the whole prompt. Raises GatewayError only for what is surely too long: the engine counts
-    exactly."""
+def check_fits(call: Call, model: ServedModel) -> None:
+    """Refuse only what is surely too long: the engine counts exactly. Raises GatewayError."""
     if call.prompt_bytes > model.context_tokens * SPARSEST_BYTES_PER_TOKEN:
         raise GatewayError(
             Reason.TOO_LONG,
             f"This model's maximum context length is {model.context_tokens} tokens. Shorten the prompt.",
             param="messages",
         )
+
+
+def prompt_tokens(call: Call) -> int:
+    """The estimated length of the whole prompt."""
     return int(call.prompt_bytes / BYTES_PER_TOKEN) + 1
 
 
@@ -58,7 +61,7 @@ def output_cap(call: Call, model: ServedModel) -> int | None:
         return None
     asked = call.max_output_tokens
     if asked is None:
-        fits = prompt_tokens(call, model) + model.max_output_tokens <= model.context_tokens
+        fits = prompt_tokens(call) + model.max_output_tokens <= model.context_tokens
         return model.max_output_tokens if fits else None
     return model.max_output_tokens if asked > model.max_output_tokens else None
 
@@ -153,3 +156,32 @@ class Given:
     total_s: float
     first_byte_s: float
     forward: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of a request beside its head and body. Times on time.monotonic()."""
+
+    id: str
+    tenant: str
+    received_s: float
+    deadline_s: float
+
+
+def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> InferenceRequest:
+    """Everything the core may know."""
+    return InferenceRequest(
+        id=facts.id,
+        tenant=facts.tenant,
+        model=model.name,
+        band=wishes.band,
+        route=wishes.route.name,
+        streamed=call.stream,
+        arrived_s=facts.received_s,
+        deadline_s=facts.deadline_s,
+        prompt_tokens=prompt_tokens(call),
+        max_output_tokens=most_output_tokens(call, model),
+        sequences=call.sequences,
+        body_bytes=call.body_bytes,
+        session=wishes.session,
+    )

@@ -25,6 +25,13 @@ class Refused(Exception):
         super().__init__(decision.reason)
         self.decision = decision
 
+    @property
+    def outcome(self) -> str:
+        """The term of the conservation invariant (faults.md 1)."""
+        if isinstance(self.decision, Reject):
+            return "rejected"
+        return "expired" if isinstance(self.decision, Evict) else "failed"
+
 
 class Dispatcher:
     """The core with a clock and a timer. `record`, if given, sees every event with its decisions, in order."""

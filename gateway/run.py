@@ -11,84 +11,60 @@ Every step raises its own GatewayError. Nothing here decides where or when a req
 import time
 from typing import cast
 
-from gateway import describe, tasks
+from gateway import describe
 from gateway.backends import Backend
-from gateway.compose import about, notice, trace_lines
-from gateway.describe import Wishes
+from gateway.compose import about, notice, reply_lines, trace_lines, waiting_lines
+from gateway.describe import ServedModel, Wishes
 from gateway.dialects.answers import error_answer, error_frame
 from gateway.dialects.call import Call, Target, read, write
-from gateway.dialects.routes import Dialect
+from gateway.dialects.routes import Dialect, Route
 from gateway.dialects.verdict import error_for
 from gateway.dispatcher import Refused, Slot
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange, nothing
-from gateway.http.upstream import ConnectFailed, UpstreamConnection
+from gateway.http.pool import ConnectFailed
+from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
 from gateway.relay.end import COMPLETED, End, How
 from gateway.services import Services
-from gateway.steps import Signal, Steps
+from gateway.steps import Steps
 from gateway.telemetry.metrics import Lane
 from gateway.telemetry.record import RequestRecord
 from gateway.tenants import Tenant
-from policies.decisions import Dispatch, Evict, Reason, Reject
+from policies.decisions import Dispatch, Reason
 from policies.events import Cause, Outcome
 from policies.types import InferenceRequest
 
 _RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
 
 _BOUNCED = How.BOUNCED
-_BACKEND_TIMEOUT = Reason.BACKEND_TIMEOUT
 
 
 class Run:
     """One request on its way, and the owner of its attempts."""
 
-    __slots__ = (
-        "__weakref__",
-        "_arrived_s",
-        "_call",
-        "_counted",
-        "_dispatch",
-        "_ended",
-        "_lane",
-        "_model",
-        "_pinged_s",
-        "_slot",
-        "_steps",
-        "attempt",
-        "deadline_reason",
-        "deadline_s",
-        "exchange",
-        "first_byte_by_s",
-        "record",
-        "route",
-        "services",
-        "strips_usage",
-        "tenant",
-        "wishes",
-    )
+    # Defaults stand in the class: most requests change few of them, and each that is set costs every request.
+    wishes: Wishes
+    route: Route
+    tenant: Tenant
+    attempt: Attempt | None = None
+    deadline_s = first_byte_by_s = 0.0
+    deadline_reason = Reason.BACKEND_TIMEOUT
+    strips_usage = False
+    _call: Call | None = None
+    _model: ServedModel
+    _slot: Slot | None = None
+    _steps: Steps | None = None
+    _dispatch: Dispatch | None = None
+    _lane: Lane | None = None  # where it is counted
+    _counted = _ended = False  # in C1
+    _arrived_s = _pinged_s = 0.0
 
     def __init__(self, services: Services, exchange: Exchange, wishes: Wishes | None) -> None:
         self.services = services
         self.exchange = exchange
-        self.attempt: Attempt | None = None
-        self._call: Call | None = None
-        self.deadline_reason = _BACKEND_TIMEOUT
-        self._slot: Slot | None = None
-        self._steps: Steps | None = None
-        self._dispatch: Dispatch | None = None
-        self._counted = False  # in C1
-        self._lane: Lane | None = None  # where it is counted
-        self._arrived_s = 0.0  # at the core
-        self._ended = False
-        self._pinged_s = 0.0
-        connection = exchange.connection
-        self.record = record = RequestRecord(
-            request_id=services.ids.new(),
-            client=connection.peer if connection is not None else "",
-        )
-        if services.trusted_proxies:
-            record.client = services.client_address(exchange)
+        client = services.client_address(exchange)
+        self.record = record = RequestRecord(request_id=services.ids.new(), client=client)
         if wishes is not None:
             self.wishes = wishes
             self.route = route = wishes.route
@@ -116,39 +92,41 @@ class Run:
 
     async def _run(self) -> None:
         """Take a complete request to its end, whatever that is."""
-        metrics = self.services.metrics
         try:
             async with self.services.dispatcher.admit(self._describe()) as slot:
                 self._slot = slot
-                while True:
-                    self._dispatch = dispatch = await slot.placed()
-                    end = await self._try(dispatch)
-                    if end.how is not _BOUNCED:
-                        break
-                    metrics.upstream_failed(dispatch.endpoint, end.cause)
-                    slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
-                self._settle(slot, dispatch, end)
+                await self._serve(slot)
         except GatewayError as error:
             self.refuse(error, "failed" if self._dispatch is not None else "rejected")
         except Refused as refused:
             decision = refused.decision
-            self.refuse(error_for(decision.reason, decision.retry_after_s), _outcome(decision))
+            self.refuse(error_for(decision.reason, decision.retry_after_s), refused.outcome)
         except Exception:
             self.refuse(GatewayError(Reason.INTERNAL), "failed" if self._dispatch is not None else "rejected")
             raise
+
+    async def _serve(self, slot: Slot) -> None:
+        while True:
+            self._dispatch = dispatch = await slot.placed()
+            end = await self._try(dispatch)
+            if end.how is not _BOUNCED:
+                self._settle(slot, dispatch, end)
+                return
+            self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
+            slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
 
     def _describe(self) -> InferenceRequest:
         services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
         body = exchange.body[0] if len(exchange.body) == 1 else b"".join(exchange.body)
         exchange.body = []  # the call holds it now; it stays counted until the answer begins
-        record.band = band = wishes.band
+        record.band = wishes.band
         self._call = call = read(self.route, body, self.tenant.rules)
         record.stream = streamed = call.stream
         record.stripped = call.stripped
         self._model = model = services.backends.model(call)
         record.model = model.name
-        prompt_tokens = describe.prompt_tokens(call, model)
+        describe.check_fits(call, model)
         self.strips_usage = streamed and not call.wants_usage
         received_s = exchange.received_s
         self.deadline_s = deadline_s = received_s + wishes.total_s
@@ -157,21 +135,8 @@ class Run:
         self._arrived_s = arrived_s = time.monotonic()
         record.read_ms = _ms(arrived_s - received_s)
         self.count()
-        return InferenceRequest(
-            id=record.request_id,
-            tenant=self.tenant.id,
-            model=model.name,
-            band=band,
-            route=self.route.name,
-            streamed=streamed,
-            arrived_s=received_s,
-            deadline_s=deadline_s,
-            prompt_tokens=prompt_tokens,
-            max_output_tokens=describe.most_output_tokens(call, model),
-            sequences=call.sequences,
-            body_bytes=call.body_bytes,
-            session=wishes.session,
-        )
+        facts = describe.Facts(record.request_id, self.tenant.id, received_s, deadline_s)
+        return describe.request(call, model, wishes, facts)
 
     async def _try(self, dispatch: Dispatch) -> End:
         """One attempt, and the one resend that a pooled connection may need that had died unnoticed."""
@@ -182,35 +147,23 @@ class Run:
         record.queue_ms = _ms(now - self._arrived_s)
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
+        metrics = services.metrics
+        metrics.attempt_started()
         connection = backend.connections.take(now)
         if connection is not None:
-            services.metrics.attempt_started()
             end = await self._send(connection, backend)
             if not end.stale:
                 return end
+            metrics.attempt_started()
         try:
-            connection = await self._connect(backend)
-        except ConnectFailed:
+            connection = await backend.connect(services.timers)
+        except BaseException as error:
+            metrics.attempt("connect_failed")  # it gets no further: its head was never written
+            if not isinstance(error, ConnectFailed):
+                raise
             backend.suspect()
             return End(How.BOUNCED, cause=Cause.CONNECT)
         return await self._send(connection, backend)
-
-    async def _connect(self, backend: Backend) -> UpstreamConnection:
-        """A fresh connection. An attempt that gets no further counts as `connect_failed`."""
-        metrics = self.services.metrics
-        metrics.attempt_started()
-        connected: Signal[UpstreamConnection | ConnectFailed] = Signal()
-        task = tasks.start(backend.connect(connected, self.services.timers), "connect")
-        result: UpstreamConnection | ConnectFailed = ConnectFailed()
-        try:
-            result = await connected
-        finally:
-            if isinstance(result, ConnectFailed):
-                task.cancel()
-                metrics.attempt("connect_failed")
-        if isinstance(result, ConnectFailed):
-            raise result
-        return result
 
     async def _send(self, connection: UpstreamConnection, backend: Backend) -> End:
         result = "aborted"
@@ -243,34 +196,17 @@ class Run:
         """A good answer has begun: begin the client's."""
         if not self.exchange.started:  # a kept-alive stream begins before its answer does
             more = b"x-accel-buffering: no\r\n" if length is None else b""
-            self.exchange.start(status, self._lines(content_type, coding) + more, length)
+            self.exchange.start(status, reply_lines(self.record, self.about(), content_type, coding) + more, length)
         self._note_begin(status)
 
     def answer(self, content_type: bytes, coding: bytes, body: bytes) -> None:
         """A good answer is whole."""
         self._note_begin(200)
-        self.exchange.respond(200, self._lines(content_type, coding), body)
+        self.exchange.respond(200, reply_lines(self.record, self.about(), content_type, coding), body)
 
     def _note_begin(self, status: int) -> None:
         self.record.status = status
         self._call = None  # with the body in it: there will be no further attempt
-
-    def _lines(self, content_type: bytes, coding: bytes) -> bytes:
-        record = self.record
-        lines = (
-            b"content-type: %b\r\n%bx-forebay-pool: %b\r\nx-forebay-class: %b\r\nx-forebay-queue-ms: %d\r\n"
-            b"x-forebay-attempts: %d\r\ncache-control: no-store\r\n"
-        ) % (
-            content_type,
-            self.about(),
-            record.pool.encode(),
-            record.band.encode(),
-            record.queue_ms or 0,
-            record.attempts,
-        )
-        if coding:
-            lines += b"content-encoding: %b\r\n" % coding
-        return lines + notice(record.stripped) if record.stripped else lines
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
@@ -324,9 +260,8 @@ class Run:
             self.attempt.ping()
             return
         if not self.exchange.started:
-            lines = b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n"
             self.record.status = 200
-            self.exchange.start(200, lines % self.about(), None)
+            self.exchange.start(200, waiting_lines(self.about()), None)
         self.exchange.write(b": ping\n\n")
 
     def interrupt(self, reason: Reason) -> None:
@@ -358,11 +293,12 @@ class Run:
         self.end(499, "cancelled" if self._counted else "", Reason.CLIENT_CLOSED)
 
     def _stage(self) -> str:
+        attempt = self.attempt
         if self._dispatch is None:
             return "queued"
-        if self.attempt is None or self.attempt.connection is None:
+        if attempt is None or attempt.connection is None:
             return "connect"
-        return "stream" if self.attempt.committed else "sent"
+        return "stream" if attempt.committed else "sent"
 
     # -- counting --------------------------------------------------------------------------------------------------
 
@@ -387,32 +323,25 @@ class Run:
             record.queue_ms = _ms(now - self._arrived_s)
         record.bytes_out = exchange.sent_bytes
         record.bytes_in = record.bytes_in or exchange.body_bytes
-        self._note_tokens()
+        if self.attempt is not None:
+            _note_tokens(record, self.attempt, self._slot)
         exchange.drop_body()
         self.services.report(record, self._lane)
         # Nothing of a request refers to itself in a circle when it has ended: its memory is free at once.
         exchange.context = exchange.on_gone = self._call = self.attempt = None
         exchange.on_pause = exchange.on_resume = nothing
 
-    def _note_tokens(self) -> None:
-        attempt, record = self.attempt, self.record
-        if attempt is None:
-            return
-        usage = attempt.usage
-        if usage is not None:
-            record.prompt_tokens = usage.prompt_tokens or 0
-            record.cached_tokens = usage.cached_tokens or 0
-        elif self._slot is not None:  # the engine told nothing: the estimate
-            record.prompt_tokens = self._slot.request.prompt_tokens
-        told = None if usage is None else usage.output_tokens
-        record.output_tokens = attempt.events if told is None else told  # a stream that broke: what was seen of it
-
 
 def _ms(seconds: float) -> float:
     return int(seconds * 1e6 + 0.5) / 1e3
 
 
-def _outcome(decision: object) -> str:
-    if isinstance(decision, Reject):
-        return "rejected"
-    return "expired" if isinstance(decision, Evict) else "failed"
+def _note_tokens(record: RequestRecord, attempt: Attempt, slot: Slot | None) -> None:
+    """By the engine's own usage; where it told none, the estimate of the prompt and what was seen of the answer."""
+    usage = attempt.usage
+    output = usage.output_tokens if usage is not None else None
+    record.output_tokens = attempt.events if output is None else output
+    if usage is not None:
+        record.prompt_tokens, record.cached_tokens = usage.prompt_tokens or 0, usage.cached_tokens or 0
+    elif slot is not None:
+        record.prompt_tokens = slot.request.prompt_tokens

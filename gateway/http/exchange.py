@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.http.head import Head
 
 if TYPE_CHECKING:
-    from gateway.http.server import ClientConnection
+    from gateway.http.client import ClientConnection
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
 _STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
@@ -102,8 +102,8 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._chunked = length is None and not connection.http10
-        self._closes = connection.must_close() or (length is None and connection.http10)
+        self._chunked = length is None and not connection.reader.http10
+        self._closes = connection.must_close() or (length is None and connection.reader.http10)
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"
         else:
@@ -156,7 +156,7 @@ class Exchange:
     def _connection_line(self, connection: "ClientConnection") -> bytes:
         if self._closes:
             return _CLOSE
-        return _KEEP if connection.http10 else b""
+        return _KEEP if connection.reader.http10 else b""
 
     def _done(self, connection: "ClientConnection") -> None:
         self.drop_body()

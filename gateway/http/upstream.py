@@ -1,32 +1,26 @@
-"""Engine connections: one request at a time on each, pooled per endpoint, last in first out (http.md 6.1, 10).
+"""A connection to an engine: one request at a time (http.md 6.1, 10).
 
 A `Sink` gets an answer as it comes, inside the read callback. A connection is used again only when nothing about the
 last answer was odd: complete, keep-alive, the request fully written, not a byte too many.
 """
 
 import asyncio
-import contextlib
 import select
 import socket
-import ssl
-import time
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
-from gateway.http.known import KnownHead, learn
-from gateway.http.resolve import Address
+if TYPE_CHECKING:
+    from gateway.http.pool import EndpointConnections
+
 
 HEAD_BYTES = 65536
 FIELD_BYTES = 16384
 INTERIM_ANSWERS = 8
 JOINED_BYTES = 16384  # up to here one copy is cheaper than a vectored write
 _KEPT = frozenset((b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after"))
-
-
-class ConnectFailed(Exception):
-    """No connection could be had: refused, unreachable, unresolved, or too slow."""
 
 
 class Sink(Protocol):
@@ -283,95 +277,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _is_close_delimited(self) -> bool:
         return b"content-length" not in self._fields and b"transfer-encoding" not in self._fields
-
-
-class EndpointConnections:
-    """The connections to one endpoint: those that are idle, newest last, and how many are open."""
-
-    def __init__(self, address: Address, *, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
-        self.address = address
-        self.idle_s = idle_s
-        self._tls = tls
-        self._idle: list[UpstreamConnection] = []
-        self._all: set[UpstreamConnection] = set()
-        self._retired = False
-        self.known: KnownHead[dict[bytes, bytes]] | None = None  # the head of this engine's last whole answer
-
-    @property
-    def open(self) -> int:
-        """How many connections stand, idle ones included."""
-        return len(self._all)
-
-    @property
-    def idle(self) -> int:
-        """How many connections wait for work."""
-        return len(self._idle)
-
-    def learn(self, data: bytes, fields: dict[bytes, bytes], *, keep: bool) -> None:
-        """Remember the head of a whole JSON answer that leaves its connection open."""
-        if keep and fields.get(b"content-type", b"").startswith(b"application/json") and data[9:12] == b"200":
-            self.known = learn(data, fields) if b"transfer-encoding" not in fields else None
-
-    def take(self, now: float) -> UpstreamConnection | None:
-        """A connection that has been used before and may be used again."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.quiet() and now - connection.idle_since_s < self.idle_s:
-                connection.reused = True
-                return connection
-            connection.transport.abort()
-        return None
-
-    async def connect(self, timeout_s: float, tls_timeout_s: float) -> UpstreamConnection:
-        """A fresh connection. Raises ConnectFailed."""
-        limit = timeout_s + (tls_timeout_s if self._tls else 0.0)
-        loop = asyncio.get_running_loop()
-        connection = UpstreamConnection(self)
-        try:
-            async with asyncio.timeout(limit):
-                host = await self.address.resolve()
-                await loop.create_connection(
-                    lambda: connection,
-                    host,
-                    self.address.port,
-                    ssl=self._tls,
-                    server_hostname=self.address.host if self._tls else None,
-                )
-        except BaseException as error:
-            self.closed(connection)  # a connect given up half-way is closed, but uvloop does not tell its protocol
-            if isinstance(error, OSError | TimeoutError):
-                raise ConnectFailed from error
-            raise
-        return connection
-
-    def opened(self, connection: UpstreamConnection) -> None:
-        """Called by a connection once it stands."""
-        self._all.add(connection)
-
-    def closed(self, connection: UpstreamConnection) -> None:
-        """Called by a connection once it is gone; twice does no harm."""
-        self._all.discard(connection)
-        with contextlib.suppress(ValueError):
-            self._idle.remove(connection)
-
-    def release(self, connection: UpstreamConnection) -> None:
-        """Called by a connection whose answer ended cleanly."""
-        if self._retired or self.idle_s <= 0:
-            connection.transport.abort()
-            return
-        connection.idle_since_s = time.monotonic()
-        self._idle.append(connection)
-
-    def sweep(self, now: float) -> None:
-        """Close what has been idle for too long; the oldest stand first."""
-        while self._idle and now - self._idle[0].idle_since_s >= self.idle_s:
-            self._idle.pop(0).transport.abort()
-
-    def close(self) -> None:
-        """Close every connection and pool none again."""
-        self._retired = True
-        for connection in list(self._all):
-            connection.transport.abort()
 
 
 def _watch_peer(transport: asyncio.BaseTransport) -> None:

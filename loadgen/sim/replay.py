@@ -140,16 +140,21 @@ def _lines(path: Path, result: Replay) -> Iterator[Line]:
 def _objects(path: Path, result: Replay) -> Iterator[tuple[int, dict[str, Plain]]]:
     decode = msgspec.json.Decoder(dict[str, object]).decode
     try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                if not text.endswith(b"\n") and number > 1:
-                    result.cut = True
-                    return
-                yield number, decode(text)  # type: ignore[misc]
+        for number, text in _lines_of(path, result):
+            yield number, decode(text)  # type: ignore[misc]
     except OSError as error:
         raise UnusableJournal(0, error.strerror or str(error)) from None
     except msgspec.MsgspecError as error:
         raise UnusableJournal(number, f"not a JSON object: {error}") from None
+
+
+def _lines_of(path: Path, result: Replay) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if not text.endswith(b"\n") and number > 1:
+                result.cut = True
+                return
+            yield number, text
 
 
 def _check_header(number: int, raw: dict[str, Plain]) -> None:

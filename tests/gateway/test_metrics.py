@@ -183,7 +183,7 @@ def test_a_hundred_thousand_client_names_do_not_grow_the_series() -> None:
     before, memory = len(series(metrics)), resident_bytes()
     for number in range(100_000):
         name = f"name-{number}"
-        counted(metrics, a_record(model=name, client_request_id=name, client=name, path=name, id=name))
+        counted(metrics, a_record(model=name, client_request_id=name, client=name, path=name, request_id=name))
     unknown_lane = len(series(some_metrics())) + 0
     assert len(series(metrics)) <= 2 * before - unknown_lane
     assert value(metrics, "forebay_requests_received_total", model="unknown") == 100_000

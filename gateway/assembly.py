@@ -1,0 +1,66 @@
+"""From a configuration to the parts that stand alone."""
+
+import contextlib
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from gateway.config import Config
+from gateway.endpoints.probe import ProbeTarget
+from gateway.engines import ENGINES
+from gateway.recorder import Recorder
+from policies.types import Settings
+
+SEED = 0  # of the core's random numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the server may hold at a time."""
+
+    max_connections: int
+    body_bytes: int
+    held_bytes: int
+
+
+def open_journal(config: Config) -> Recorder | None:
+    """The journal that the configuration asks for."""
+    path = config.telemetry.journal
+    if path is None:
+        return None
+    checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(config.model_dump(mode="json")))
+    return Recorder(Path(path), SEED, checksum)
+
+
+def closed(settings: Settings) -> Settings:
+    """The settings under which nobody waits any longer."""
+    return Settings(
+        pools=settings.pools,
+        bands=settings.bands,
+        max_queued=settings.max_queued,
+        max_queued_bytes=settings.max_queued_bytes,
+        max_attempts=settings.max_attempts,
+        seed=settings.seed,
+        timer_scale=settings.timer_scale,
+        admitting=False,
+        queueing=False,
+    )
+
+
+def probe_targets(config: Config) -> list[ProbeTarget]:
+    """Where the health of each endpoint is asked."""
+    return [
+        ProbeTarget(name=e.name, url=e.url.rstrip("/") + ENGINES[e.engine].health_path, api_key=e.api_key)
+        for e in config.endpoints
+    ]
+
+
+def raise_fd_limit() -> None:
+    """Let this process open as many files as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,270 @@
+"""One connection of a client: its requests one after another, the answers on their way out, its timers (http.md 3).
+
+One request is under way at a time: whatever arrives before its answer is complete is thrown away unread, and that
+answer is the connection's last.
+"""
+
+import asyncio
+import fcntl
+import math
+import socket
+import struct
+import sys
+import termios
+import time
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, cast
+
+from gateway.errors import GatewayError
+from gateway.http.exchange import Exchange
+from gateway.http.message import Progress, RequestReader
+from policies.decisions import Reason
+
+if TYPE_CHECKING:
+    from gateway.http.server import Server
+
+LINGER_BYTES = 1 << 20
+_COMPLETE = Progress.COMPLETE
+
+
+class State(IntEnum):
+    """Where a connection stands."""
+
+    IDLE = 0  # between requests, or new
+    READING = 1
+    BUSY = 2  # a request is complete, its answer is not
+    LINGER = 3  # refused before its body was read: discarding what still comes
+    CLOSING = 4  # flushing what was written
+
+
+# The members by themselves: to find them in their class costs as much as a call.
+_IDLE, _READING, _BUSY, _LINGER, _CLOSING = State
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    __slots__ = (
+        "_body_began_s",
+        "_lingered",
+        "_touched_s",
+        "_undelivered",
+        "deadline",
+        "exchange",
+        "paused",
+        "peer",
+        "reader",
+        "server",
+        "state",
+        "transport",
+    )
+
+    def __init__(self, server: "Server") -> None:
+        self.server = server
+        self.reader = RequestReader(server)
+        self.transport: asyncio.Transport = cast(asyncio.Transport, None)
+        self.state = _IDLE
+        self.exchange: Exchange | None = None
+        self.deadline = math.inf
+        self.paused = False
+        self.peer = ""
+        self._lingered = 0
+        self._body_began_s = self._touched_s = 0.0
+        self._undelivered = -1  # at the last look; -1: not looked yet
+
+    # -- transport -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        server = self.server
+        if len(server.connections) >= server.bounds.max_connections:
+            self.transport.abort()
+            self.state = _CLOSING
+            return
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if peer else ""
+        self.transport.set_write_buffer_limits(server.high_water_bytes, server.high_water_bytes // 4)
+        server.connections.add(self)
+        self.deadline = time.monotonic() + server.timers.first_byte_of_connection_s
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        self.state = _CLOSING
+        self._gone(stalled=False)
+        self.reader.end()
+
+    def eof_received(self) -> bool:
+        # Half-close is not supported: a client that has finished sending while it waits for an answer has left.
+        if self.state != _CLOSING:
+            self._gone(stalled=False)
+        return False
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self._undelivered, self.deadline = -1, 0.0
+        if self.exchange is not None:
+            self.exchange.on_pause()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.state == _BUSY:
+            self.deadline = math.inf
+        elif self.state == _IDLE:
+            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+        if self.exchange is not None:
+            self.exchange.on_resume()
+
+    def data_received(self, data: bytes) -> None:
+        state = self.state
+        if state == _IDLE:
+            self._begin()
+        elif state != _READING:
+            self._discard(data)
+            return
+        reader = self.reader
+        reader.feed(data)
+        exchange = cast(Exchange, self.exchange)
+        complete = reader.progress == _COMPLETE
+        if complete:
+            self.state = _BUSY
+            self.deadline = math.inf
+        if reader.error is not None:
+            self._refuse(exchange, reader.error, close=not complete)
+        elif complete:
+            self.server.handler.received(exchange)
+        elif reader.progress == Progress.BODY:
+            self._note_body()
+
+    # -- one request after another ---------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        now = time.monotonic()
+        self.exchange = exchange = Exchange(self, now)
+        self.reader.begin(exchange)
+        self.state = _READING
+        self._body_began_s = 0.0
+        self.deadline = now + self.server.timers.head_s
+
+    def _note_body(self) -> None:
+        now = time.monotonic()
+        if not self._body_began_s:
+            self._body_began_s = now
+            self.deadline = now + self.server.timers.body_gap_s
+        self._touched_s = now
+
+    def _refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
+        exchange.drop_body()
+        self.server.handler.refuse(exchange, error, close=close)
+        if close and self.state < _LINGER:
+            self.close()
+
+    def answered(self, *, close: bool) -> None:
+        """The answer's last byte has been handed to the transport."""
+        complete = self.state == _BUSY
+        self.exchange = None
+        self.reader.exchange = cast(Exchange, None)
+        if not close:
+            self.state = _IDLE
+            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+        elif complete and not self.reader.excess:
+            self.close()
+        else:
+            self._linger()
+
+    def must_close(self) -> bool:
+        """Whether the answer that begins now is the connection's last."""
+        reader = self.reader
+        return reader.excess or self.state != _BUSY or not reader.keep_alive or self.server.closing
+
+    def _linger(self) -> None:
+        # A plain close while bytes are still coming would reset the connection and take our answer with it.
+        self.state = _LINGER
+        self._lingered = 0
+        self.deadline = time.monotonic() + self.server.timers.lingering_s
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def _discard(self, data: bytes) -> None:
+        if self.state == _BUSY:
+            self.reader.excess = True
+            return
+        self._lingered += len(data)
+        if self.state == _LINGER and self._lingered > LINGER_BYTES:
+            self.close()
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport."""
+        self.transport.write(data)
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
+        if self.state == _CLOSING and not reset:
+            return
+        self.state = _CLOSING
+        self._undelivered, self.deadline = -1, 0.0
+        if reset:
+            _reset_on_close(self.transport)
+        self.transport.close()
+
+    # -- time and departure ----------------------------------------------------------------------------------------
+
+    def expired(self, now: float) -> None:
+        """This connection's time is up, or may be: the timers of http.md 3.5."""
+        timers = self.server.timers
+        if self.paused or self.state == _CLOSING:
+            self._check_stall(now)
+        elif self.state in (_IDLE, _LINGER):
+            self.close()
+        elif self.state == _READING and self.reader.progress == Progress.HEAD:
+            self._time_out()
+        elif self.state == _READING:
+            age = now - (self._body_began_s or now)
+            received = cast(Exchange, self.exchange).body_bytes
+            slow = age > timers.body_rate_after_s and received < 1024 * age
+            if slow or age > timers.body_total_s or now - self._touched_s > timers.body_gap_s:
+                self._time_out()
+            else:
+                self.deadline = self._touched_s + timers.body_gap_s
+        else:
+            self.deadline = math.inf
+
+    def _time_out(self) -> None:
+        if self.exchange is not None:
+            self._refuse(self.exchange, GatewayError(Reason.CLIENT_TIMEOUT, "The request came too slowly."), close=True)
+
+    def _check_stall(self, now: float) -> None:
+        # Reading is what the peer's kernel acknowledges. Our own buffer shows nothing of it for long: the kernel holds
+        # megabytes for a slow reader, and takes more from us only when a third of them has gone.
+        undelivered = self.transport.get_write_buffer_size() + _unacknowledged(self.transport)
+        if self._undelivered < 0 or undelivered < self._undelivered:
+            self._undelivered = undelivered
+            self.deadline = now + self.server.timers.client_stall_s
+            return
+        self._gone(stalled=True)
+        self.state = _CLOSING
+        self.transport.abort()
+
+    def _gone(self, *, stalled: bool) -> None:
+        exchange, self.exchange = self.exchange, None
+        if exchange is None:
+            return
+        exchange.drop_body()
+        exchange.connection = None
+        if exchange.on_gone is not None:
+            exchange.on_gone(stalled)
+        else:
+            self.server.handler.vanished(exchange)
+
+
+def _unacknowledged(transport: Any) -> int:
+    """Bytes that the kernel holds for the peer, sent or not; 0 where it cannot be asked."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return 0
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
+def _reset_on_close(transport: Any) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
