@@ -159,7 +159,7 @@ def _join(app: typer.Typer, entry: EntryPoint) -> None:
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=entry.name)
     else:
-        app.command(entry.name)(command)
+        app.command(entry.name, context_settings=getattr(command, "context_settings", None))(command)
 
 
 def _broken(entry: EntryPoint, error: Exception) -> Callable[[], NoReturn]:

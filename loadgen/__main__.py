@@ -53,7 +53,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
         bool, typer.Option("--disable-fastapi-docs", rich_help_panel=WITHOUT_EFFECT)
     ] = False,
 ) -> None:
-    """Simulated LLM engines as HTTP servers: the timing of real ones, without a GPU."""
+    """Simulated engines: real timing, no GPU."""
     import uvloop
 
     from loadgen.engine_server.command import run
@@ -127,7 +127,7 @@ def demo(  # noqa: PLR0913  # one parameter per flag
     seed: Annotated[int, typer.Option(help="Seed of the load.")] = 7,
     port: Annotated[int, typer.Option(help="Port of the gateway; 0 lets the system choose.")] = 0,
 ) -> None:
-    """Four simulated 70B engines behind the gateway, under load, on this machine."""
+    """Four simulated engines, the gateway, and a load."""
     from loadgen.demo import DemoOptions, run_demo
 
     options = DemoOptions(
@@ -143,7 +143,7 @@ def replay(
     stats: Annotated[bool, typer.Option("--stats", help="Events per second, decisions by kind.")] = False,
     max_diffs: Annotated[int, typer.Option(min=1, help="Stop after this many differences.")] = 10,
 ) -> None:
-    """Feed a recorded journal into a fresh core and compare its decisions."""
+    """Decide a recorded journal again, and compare."""
     from loadgen.sim.replay import replay_command
 
     raise typer.Exit(replay_command(journal, until=until, context=context, stats=stats, max_diffs=max_diffs))
