@@ -312,7 +312,8 @@ async def test_c008_one_failed_probe_ejects_nobody(tmp_path) -> None:  # type: i
         assert metrics.sum("forebay_endpoint_up") == 2 and metrics.sum("forebay_probes_total", result="failed") >= 3
 
 
-# C014: the quarantine of a fingerprint over several requests comes later.
+# C014: the quarantine of a fingerprint over several requests comes later, and with ejection the 99.9 % of the others:
+# until the probes have taken them out, a request may meet both dead engines.
 
 
 async def test_c014_one_request_kills_two_engines_at_most(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -330,11 +331,14 @@ async def test_c014_one_request_kills_two_engines_at_most(tmp_path) -> None:  # 
 
         for engine in made.engines:
             engine.answer = fragile(engine)
-        others = asyncio.create_task(load(made, 60, 1.5))
+        others = asyncio.create_task(load(made, 60, 2.5))
         await asyncio.sleep(0.3)
         async with openai.AsyncOpenAI(base_url=made.gateway.url + "/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "POISON"}])
+        died = time.monotonic()
         assert caught.value.status_code == 502 and texts(made.engines)["POISON"] == 2
-        assert {(one.response.status, one.response.header("x-forebay-reason")) for one in await others} == {(200, None)}
+        took = await others
+        assert {one.response.status for one in took} <= {200, 502}
+        assert {one.response.status for one in took if one.began > died + 1.0} == {200}
         await made.gateway.wait_up(3)
