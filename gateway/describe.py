@@ -113,7 +113,7 @@ def most_output_tokens(call: Call, model: ServedModel) -> int:
     return most if asked is None or asked > most else asked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Wishes:
     """Everything a client's head says that matters after it was accepted; the same for every head of the same bytes."""
 
@@ -128,6 +128,7 @@ class Wishes:
     first_byte_s: float
     lines: bytes  # for the engine
     trace: tuple[bytes, bytes, bytes] | None
+    media_checked: bool = False  # its media type and coding were found good
 
 
 def wishes(head: Head, route: Route, given: "Given") -> Wishes:

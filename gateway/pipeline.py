@@ -45,7 +45,9 @@ class Pipeline:
         run.identify(tenant)
         if wishes.route.kind is _TEXT and wishes.route.name not in tenant.routes:
             raise GatewayError(Reason.ROUTE_FORBIDDEN)
-        _check_media_type(head)
+        if not wishes.media_checked:
+            _check_media_type(head)
+            wishes.media_checked = True
         if exchange.content_length is not None and exchange.content_length > services.body_bytes:
             raise GatewayError(Reason.BODY_TOO_LARGE)
 

@@ -325,7 +325,8 @@ class Run:
         record.bytes_in = record.bytes_in or exchange.body_bytes
         if self.attempt is not None:
             _note_tokens(record, self.attempt, self._slot)
-        exchange.drop_body()
+        if exchange.body_bytes:
+            exchange.drop_body()
         self.services.report(record, self._lane)
         # Nothing of a request refers to itself in a circle when it has ended: its memory is free at once.
         exchange.context = exchange.on_gone = self._call = self.attempt = None

@@ -65,8 +65,7 @@ class Core:
         if self._settings is None and not isinstance(event, SettingsChanged):
             raise InvariantError("the first event must be SettingsChanged")
         out: list[Decision] = []
-        due_s = self._books.timers.next_due()
-        if due_s is not None and due_s <= now:
+        if self._books.timers.may_be_due(now):
             self._fire(now, out)
         decision = self._take(event, now)
         if decision is not None:

@@ -27,41 +27,24 @@ def nothing() -> None:
 class Exchange:
     """A request with its body, and its answer. `context` belongs to whoever handles it."""
 
-    __slots__ = (
-        "__weakref__",
-        "_chunked",
-        "_closes",
-        "_head",
-        "body",
-        "body_bytes",
-        "connection",
-        "content_length",
-        "context",
-        "head",
-        "on_gone",
-        "on_pause",
-        "on_resume",
-        "received_s",
-        "sent_bytes",
-        "started",
-    )
+    # Defaults stand in the class: each that is set costs every request.
+    head: Head | None = None
+    content_length: int | None = None
+    body_bytes = 0
+    context: Any = None
+    started = False  # the answer's head has been handed over
+    sent_bytes = 0  # of the answer's body
+    on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
+    _chunked = False
+    _closes = False
+    _head = b""  # of the answer, until it leaves together with the first piece of the body
 
     def __init__(self, connection: "ClientConnection", received_s: float) -> None:
         self.connection: ClientConnection | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
-        self.head: Head | None = None
-        self.content_length: int | None = None
         self.body: list[bytes] = []
-        self.body_bytes = 0
-        self.context: Any = None
-        self.started = False  # the answer's head has been handed over
-        self.sent_bytes = 0  # of the answer's body
-        self.on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
         self.on_pause: Callable[[], None] = nothing
         self.on_resume: Callable[[], None] = nothing
-        self._chunked = False
-        self._closes = False
-        self._head = b""  # of the answer, until it leaves together with the first piece of the body
 
     @property
     def peer(self) -> str:

@@ -19,24 +19,22 @@ _DIGITS = 8
 class KnownHead(Generic[T]):
     """A head, and what was concluded from it (`meaning`, whatever its content-length)."""
 
-    __slots__ = ("_before", "_behind", "_start", "meaning")
+    __slots__ = ("_before", "_behind", "_rest", "_start", "meaning")
 
     def __init__(self, before: bytes, behind: bytes, meaning: T) -> None:
         self._before = before
         self._behind = behind
-        self._start = len(before)
+        self._start, self._rest = len(before), len(behind)
         self.meaning = meaning
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """If `data` begins with this head: its content-length, and where the body begins."""
-        if not data.startswith(self._before):
-            return None
-        start = self._start
-        end = data.find(b"\r", start, start + _DIGITS + 1)
-        digits = data[start:end] if end > 0 else b""
-        if not digits.isdigit() or not data.startswith(self._behind, end):
-            return None
-        return int(digits), end + len(self._behind)
+        if data.startswith(self._before):
+            start = self._start
+            end = data.find(b"\r", start, start + _DIGITS + 1)
+            if end > 0 and data.startswith(self._behind, end) and data[start:end].isdigit():
+                return int(data[start:end]), end + self._rest
+        return None
 
 
 def learn(data: bytes, meaning: T) -> KnownHead[T] | None:

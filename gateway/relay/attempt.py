@@ -49,21 +49,14 @@ class Owner(Protocol):
 class Attempt:
     """One try of a request on a connection. `done` is set once, unless the client leaves first."""
 
-    __slots__ = (
-        "_reader",
-        "_stalled",
-        "committed",
-        "connection",
-        "done",
-        "events",
-        "exchange",
-        "hide",
-        "owner",
-        "route",
-        "rules",
-        "streamed",
-        "usage",
-    )
+    # Defaults stand in the class: each that is set costs every request.
+    connection: UpstreamConnection | None = None
+    committed = False  # the client has been told that a good answer began
+    streamed = False  # the engine answers with an event stream
+    usage: Usage | None = None
+    events = 0  # relayed: what is charged when the engine tells no usage
+    _reader: StreamReader | PlainReader | ErrorReader | None = None
+    _stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
     def __init__(self, owner: Owner, rules: Rules, hide: tuple[bytes, ...]) -> None:
         self.owner = owner
@@ -72,13 +65,6 @@ class Attempt:
         self.rules = rules
         self.hide = hide  # what of the endpoint no client may read
         self.done: Signal[End] = Signal()
-        self.connection: UpstreamConnection | None = None
-        self.committed = False  # the client has been told that a good answer began
-        self.streamed = False  # the engine answers with an event stream
-        self.usage: Usage | None = None
-        self.events = 0  # relayed: what is charged when the engine tells no usage
-        self._reader: StreamReader | PlainReader | ErrorReader | None = None
-        self._stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
     def send(self, connection: UpstreamConnection, head: bytes, body: bytes, now: float) -> None:
         """Write the request; the answer comes by itself."""

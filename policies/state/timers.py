@@ -42,6 +42,10 @@ class Timers:
             heapify(self._heap)
             self.dead = 0
 
+    def may_be_due(self, now: float) -> bool:
+        """False when surely nothing is due yet: the quick half of `next_due`."""
+        return bool(self._heap) and self._heap[0][0] <= now
+
     def next_due(self) -> float | None:
         """When the soonest timer is due."""
         heap = self._heap
