@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# A test run that is killed takes its processes with it.
+WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 def free_ports(count: int) -> list[int]:
@@ -32,7 +35,7 @@ class Child:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
         with self.out.open("ab") as out, self.err.open("ab") as err:
             self.process = subprocess.Popen(
-                list(argv),
+                [*WITH_PARENT, *argv],
                 cwd=directory,
                 env=environ,
                 stdin=subprocess.DEVNULL,
