@@ -7,6 +7,7 @@ last answer was odd: complete, keep-alive, the request fully written, not a byte
 import asyncio
 import select
 import socket
+from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -32,11 +33,9 @@ class Sink(Protocol):
     def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
         """Instead of everything else: a complete 200 that is no stream."""
 
-    def on_chunk(self, data: bytes) -> bool:
-        """A whole read, unparsed, between two chunks of the body: True when all of it has been dealt with."""
-
-    def on_data(self, pieces: list[bytes]) -> bool:
-        """What a read held of the body; True when `on_chunk` may be asked about the next read."""
+    def on_data(self, pieces: list[bytes]) -> Callable[[bytes], bool] | None:
+        """What a read held of the body. May name who is to be asked first about a whole read, unparsed, that comes
+        between two chunks: it answers True when it has dealt with all of it."""
 
     def on_end(self, *, by_close: bool) -> None:
         """The message is complete as HTTP sees it; `by_close`: only the end of the connection says so."""
@@ -101,7 +100,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._progress = _HEAD
         self._head_bytes = self._interim = self._body_pieces = 0
         self._excess = self._keep = False
-        self._at_chunk = False  # the parser stands between two chunks, and the sink knows what chunks look like
+        # Set while the parser stands between two chunks and the sink knows what chunks look like.
+        self._at_chunk: Callable[[bytes], bool] | None = None
 
     def send(self, head: bytes, body: bytes, sink: Sink, now: float) -> None:
         """Write a request; its answer goes to `sink`."""
@@ -124,7 +124,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Give the request up: the engine sees its connection closed, and nobody hears of it again."""
-        self.sink = None
+        self.sink = self._at_chunk = None
         self.transport.abort()
 
     def pause(self) -> None:
@@ -160,12 +160,13 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
+        at_chunk = self._at_chunk
+        if at_chunk is not None and at_chunk(data):
+            return  # the parser still stands between two chunks
         sink = self.sink
         if sink is None:
             self.transport.abort()  # nobody asked: an idle connection that speaks is never used again
             return
-        if self._at_chunk and sink.on_chunk(data):
-            return  # the parser still stands between two chunks
         first = not self.received
         self.received = True
         if self._progress == _HEAD:
@@ -204,12 +205,12 @@ class UpstreamConnection(asyncio.Protocol):
         if self._progress == _COMPLETE:
             del pieces[self._body_pieces :]  # what follows the end is nobody's
         sink = self.sink
-        steady = False
+        at_chunk = None
         if sink is not None and self._progress != _HEAD and pieces:
-            steady = sink.on_data(pieces[:])
+            at_chunk = sink.on_data(pieces[:])
         pieces.clear()
         # A piece that ends in an empty line cannot have taken the CRLF behind it: that one ended the chunk.
-        self._at_chunk = steady and data.endswith(b"\n\n\r\n")
+        self._at_chunk = at_chunk if self.sink is not None and data.endswith(b"\n\n\r\n") else None
 
     def _look(self) -> None:
         if self._progress == _COMPLETE:
@@ -259,7 +260,7 @@ class UpstreamConnection(asyncio.Protocol):
     # -- the end of an answer --------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        sink, self.sink = self.sink, None
+        sink, self.sink, self._at_chunk = self.sink, None, None
         if sink is None:
             return  # given up while its last bytes were relayed; already closed
         clean = self._keep and not self._excess and self.unsent_bytes() == 0
@@ -270,7 +271,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink.on_end(by_close=False)
 
     def _give_up(self) -> None:
-        sink, self.sink = self.sink, None
+        sink, self.sink, self._at_chunk = self.sink, None, None
         self.transport.abort()
         if sink is not None:
             sink.on_lost(malformed=True)

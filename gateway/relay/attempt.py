@@ -98,7 +98,9 @@ class Attempt:
 
     def finish(self, end: End) -> None:
         """The attempt is over. (The reader refers to the attempt: without the cycle nothing waits for a collection.)"""
-        self._reader = None
+        if self._reader is not None:
+            self._reader.add_up()
+            self._reader = None
         self.done.set(end)
 
     def bounce(self, cause: Cause, retry_after_s: float | None = None) -> None:
@@ -119,6 +121,8 @@ class Attempt:
     def drop(self) -> None:
         """Close the engine's connection if it is still ours: the engine stops working for nobody."""
         connection, self.connection = self.connection, None
+        if self._reader is not None:
+            self._reader.add_up()
         if connection is not None and connection.sink is not None:
             connection.abort()
 
@@ -177,13 +181,8 @@ class Attempt:
         """Head and body came at once."""
         self.answer(fields, body)
 
-    def on_data(self, pieces: list[bytes]) -> bool:
+    def on_data(self, pieces: list[bytes]) -> None:
         """Never called: the head comes first."""
-        return False
-
-    def on_chunk(self, data: bytes) -> bool:
-        """Never called: the head comes first."""
-        return False
 
     def on_end(self, *, by_close: bool) -> None:
         """Never called: the head comes first."""

@@ -37,9 +37,8 @@ class _Whole:
         """Only an attempt is told that."""
         raise NotImplementedError
 
-    def on_chunk(self, data: bytes) -> bool:
-        """Only streams have events to know at a glance."""
-        return False
+    def add_up(self) -> None:
+        """Nothing is counted apart."""
 
     def check(self, now: float) -> None:
         """The attempt's own timers are enough."""
@@ -66,19 +65,18 @@ class PlainReader(_Whole):
         if attempt.exchange.started:
             attempt.bounce(Cause.PROTOCOL)  # a kept-alive stream is promised: JSON cannot follow
 
-    def on_data(self, pieces: list[bytes]) -> bool:
+    def on_data(self, pieces: list[bytes]) -> None:
         """Pieces of the body."""
         attempt = self._attempt
         if attempt.committed:
             attempt.exchange.write(b"".join(pieces))
-            return False
+            return
         self._hold(pieces)
         if self._size > HELD_BODY_BYTES:
             length = self._fields.get(b"content-length")
             self._begin(int(length) if length is not None else None)
             attempt.exchange.write(b"".join(self._held))
             self._held = []
-        return False
 
     def on_end(self, *, by_close: bool) -> None:
         """The body is complete, if it was not the close that ended it; then it must at least be whole JSON."""
@@ -121,13 +119,12 @@ class ErrorReader(_Whole):
 
     __slots__ = ()
 
-    def on_data(self, pieces: list[bytes]) -> bool:
+    def on_data(self, pieces: list[bytes]) -> None:
         """Pieces of the body."""
         self._hold(pieces)
         if self._size > ERROR_BODY_BYTES:
             self._attempt.drop()
             self._judge(b"")
-        return False
 
     def on_end(self, *, by_close: bool) -> None:
         """The error is complete."""

@@ -6,6 +6,8 @@ error or end. Two C calls instead of a search per word that would matter: 0.2 ag
 token costs. An event of another shape is decoded, and if it bears a token becomes the new shape.
 """
 
+from collections.abc import Callable
+
 # Where the text of a token event begins, by route.
 _MARKS = {
     "chat": (b'"content":"', b'"reasoning_content":"', b'"reasoning":"', b'"arguments":"'),
@@ -13,56 +15,62 @@ _MARKS = {
     "messages": (b'"text":"', b'"thinking":"', b'"partial_json":"'),
     "responses": (b'"delta":"',),
 }
-_SHORT = 24  # a text of so few bytes has no room for the end of one event and the whole of another
+_SHORT = 24  # bytes
 _LEAST = 48  # bytes in common below which a shape says too little
 _BACKSLASH = 92
 
 
-class Shape:
-    """The bytes around the text of a token event, as one piece of a body and as one chunk of it on the wire."""
+# The size lines of chunks as we write them, by size: shared by all streams, so that they stay in the processor's cache.
+_SIZE_LINES = [b"%x\r\n" % size for size in range(4096)]
 
-    __slots__ = ("_heads", "_prefix", "_short", "_suffix", "_wire_suffix", "most")
+
+class Shape:
+    """The bytes around the text of a token event. It also counts what it let pass, for the reader to add up: a chunk
+    that is passed on touches this object and its connection and nothing else, which is half of what it costs."""
+
+    __slots__ = ("_least", "_prefix", "_short", "_suffix", "_wire_suffix", "forward", "most", "passed", "passed_bytes")
 
     def __init__(self, prefix: bytes, suffix: bytes) -> None:
         self._prefix = prefix
         self._suffix = suffix
         self._wire_suffix = suffix + b"\r\n"
+        self._least = len(prefix) + len(suffix)
+        # A text of so few bytes has no room for the end of this event and another that ends alike: an error, say.
+        self._short = min(self._least + _SHORT, len(_SIZE_LINES))
         # A piece shorter than this cannot hold two such events.
-        self.most = 2 * (len(prefix) + len(suffix))
-        self._short = len(prefix) + len(suffix) + _SHORT
-        self._heads: dict[int, tuple[bytes, int]] = {}  # by size on the wire
+        self.most = 2 * self._least
+        self.forward: Callable[[bytes], None] | None = None  # takes chunks that are framed already
+        self.passed = 0  # events
+        self.passed_bytes = 0
 
     def fits(self, piece: bytes) -> bool:
         """Whether a piece is exactly one event of this shape."""
         size = len(piece)
         if size >= self.most or not (piece.startswith(self._prefix) and piece.endswith(self._suffix)):
             return False
-        # A longer text may be the end of this event and another that ends alike: an error, say. All of them have quotes.
         return size < self._short or piece.find(b'"', len(self._prefix)) == size - len(self._suffix)
 
-    def fits_chunk(self, data: bytes) -> int:
-        """The size of the one event in a read that is exactly one chunk, framed as we frame chunks, of exactly one event
-        of this shape; 0 for any other read."""
-        known = self._heads.get(len(data))
-        if known is None:
-            known = self._head(len(data))
-        head, size = known
-        if not (data.startswith(head) and data.endswith(self._wire_suffix)):
-            return 0
-        if size < self._short or data.find(b'"', len(head)) == len(data) - len(self._wire_suffix):
-            return size
-        return 0
-
-    def _head(self, wire_size: int) -> tuple[bytes, int]:
-        """The first bytes of a chunk of so many bytes on the wire, and what it carries; (b"", 0) when there is none."""
-        known = (b"", 0)
-        for digits in range(1, 6):
-            size = wire_size - digits - 4
-            if 0 < size < self.most and len(b"%x" % size) == digits:
-                known = (b"%x\r\n%b" % (size, self._prefix), size)
-        if len(self._heads) < 1024:
-            self._heads[wire_size] = known
-        return known
+    def pass_on(self, data: bytes) -> bool:
+        """Pass on a read that is exactly one chunk, framed as we frame chunks, of exactly one short event of this shape;
+        False for any other read."""
+        size = len(data) - 6
+        if size > 255:
+            size -= 1
+        if not self._least <= size < self._short:
+            return False
+        line = _SIZE_LINES[size]
+        forward = self.forward
+        if (
+            forward is not None
+            and data.startswith(line)
+            and data.startswith(self._prefix, len(line))
+            and data.endswith(self._wire_suffix)
+        ):
+            self.passed += 1
+            self.passed_bytes += size
+            forward(data)
+            return True
+        return False
 
 
 def shape_of(route: str, event: bytes) -> Shape | None:

@@ -88,37 +88,39 @@ class StreamReader:
         """Only an attempt is told that."""
         raise NotImplementedError
 
-    def on_chunk(self, data: bytes) -> bool:
-        """One read, before it is parsed: passed on as it is when it is one token event in one chunk."""
-        shape = self._shape
-        size = shape.fits_chunk(data) if shape is not None else 0
-        if size == 0 or self._forward is None:
-            return False
-        attempt = self._attempt
-        attempt.events += 1
-        attempt.exchange.sent_bytes += size
-        self._forward(data)
-        return True
-
-    def on_data(self, pieces: list[bytes]) -> bool:
-        """What a read held of the body; True when the next read may begin with an event of the known shape."""
+    def on_data(self, pieces: list[bytes]) -> Callable[[bytes], bool] | None:
+        """What a read held of the body; who may be asked first about the next, while events have a known shape."""
         attempt, out = self._attempt, self._held
+        self.add_up()
         for piece in pieces:
             if self._steady and (shape := self._shape) is not None and shape.fits(piece):
                 out.append(piece)
                 attempt.events += 1
             elif self._ended or attempt.done.is_set():
-                return False  # behind the end marker nothing is relayed
+                return None  # behind the end marker nothing is relayed
             elif self._flowing:
                 self._flow(piece)
             else:
                 self._take(self._tail + piece if self._tail else piece)
         if self._good and not self._ended:
             self._flush()
-        return self._steady and self._forward is not None
+        shape = self._shape
+        if not self._steady or shape is None or self._forward is None:
+            return None
+        shape.forward = self._forward
+        return shape.pass_on
+
+    def add_up(self) -> None:
+        """Take over what the shape has counted."""
+        shape = self._shape
+        if shape is not None and shape.passed:
+            self._attempt.events += shape.passed
+            self._attempt.exchange.sent_bytes += shape.passed_bytes
+            shape.passed = shape.passed_bytes = 0
 
     def on_end(self, *, by_close: bool) -> None:
         """The engine ended its message: properly only if its end marker came."""
+        self.add_up()
         attempt = self._attempt
         if attempt.done.is_set():
             return
@@ -136,6 +138,7 @@ class StreamReader:
 
     def on_lost(self, *, malformed: bool) -> None:
         """The connection ended within the body; behind the end marker that takes nothing away."""
+        self.add_up()
         attempt = self._attempt
         attempt.connection = None
         if self._tail and not self._ended:
@@ -153,6 +156,7 @@ class StreamReader:
 
     def check(self, now: float) -> None:
         """The gap between events, and the wait for the end of a message whose last event has come."""
+        self.add_up()
         attempt = self._attempt
         if self._ended:
             self._ended_s = self._ended_s or now
@@ -240,6 +244,7 @@ class StreamReader:
         if not self._token_seen:
             self._token_seen = True
             attempt.owner.first_token()
+        self.add_up()
         self._shape = shape_of(attempt.route.name, event)
 
     def _flush_unended(self) -> None:
