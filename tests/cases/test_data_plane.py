@@ -261,7 +261,7 @@ async def test_c006_a_thousand_refused_prompts_eject_nobody(tmp_path) -> None:  
 
 
 async def test_c007_an_endpoint_comes_back_though_its_first_client_leaves(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    async with held(tmp_path, engines=1) as made:
+    async with held(tmp_path, engines=1, upstream={"probe_s": 1}) as made:
         for _ in range(20):
             made.engine.stop_listening()
             made.engine.drop_connections()
