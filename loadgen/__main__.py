@@ -19,7 +19,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     control_port: Annotated[int | None, typer.Option(help="First control port; 0 lets the system choose.")] = None,
     startup_delay: Annotated[float, typer.Option(min=0, help="Seconds before the ports are opened.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of answers, jitter and faults.")] = 0,
-    fault: Annotated[list[str] | None, typer.Option(help="NAME[:VALUE][,key=value...][@FROM-TO]; repeatable.")] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="NAME[:VALUE,key=value,...][@FROM-TO]; repeatable.")] = None,
     faults: Annotated[Path | None, typer.Option(help="File with one fault per line.")] = None,
     allow_markers: Annotated[bool, typer.Option("--allow-markers", help="Obey [[fb ...]] in prompts.")] = False,
     log: Annotated[Path | None, typer.Option(help="Append one JSON line per request.")] = None,
@@ -137,7 +137,7 @@ def demo(  # noqa: PLR0913  # one parameter per flag
 
 
 def replay(
-    journal: Annotated[Path, typer.Argument(help="Journal written by `serve` or `sim`.")],
+    journal: Annotated[Path, typer.Argument(help="Journal written by `serve` (telemetry.journal).")],
     until: Annotated[int | None, typer.Option(help="Stop after this sequence number.")] = None,
     context: Annotated[int, typer.Option(min=0, help="Events shown around the first difference.")] = 5,
     stats: Annotated[bool, typer.Option("--stats", help="Events per second, decisions by kind.")] = False,

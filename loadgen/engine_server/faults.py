@@ -1,6 +1,6 @@
 """Faults by name: what a simulated engine does wrong, to whom, when, how often.
 
-A fault is written `NAME[:VALUE][,key=value...][@FROM-TO]`, FROM and TO in seconds after it was set. Every fault takes
+A fault is written `NAME[:VALUE,key=value,...][@FROM-TO]`, FROM and TO in seconds after it was set. Every fault takes
 `p` (probability), `count` (how many requests it strikes), and matches `path`, `model`, `salt` (all exact). Those in
 mid-stream take a place: `byte` of the body, `chunk` (event), `ms` after the head, or `fraction` of the planned events.
 """
@@ -101,6 +101,8 @@ class Fault:
         start, _, end = window.partition("-")
         self._from_s = now + (_float(spec, start) if start else 0.0)
         self._to_s = now + (_float(spec, end) if end else float("inf"))
+        if self.name == "startup":  # its value is how long it lasts
+            self._to_s = min(self._to_s, self._from_s + self.amount)
 
     def number(self, key: str, default: float) -> float:
         """The numeric parameter `key`."""
