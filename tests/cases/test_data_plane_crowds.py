@@ -16,7 +16,7 @@ import pytest
 from tests.cases.streams import stream_of
 from tests.kit import wire
 from tests.kit.gateway import Launch
-from tests.kit.processes import until_async
+from tests.kit.processes import until, until_async
 from tests.kit.raw_client import Crowd, connect
 from tests.kit.script_engine import FIN, RST, Seen, Step, Wait
 from tests.kit.sockets import cpu_s
@@ -55,8 +55,10 @@ async def test_c012_every_stream_of_a_crowd_runs_at_once_and_probes_are_quick(tm
         for engine in made.engines:
             engine.answer = unhurried
         done = asyncio.Event()
+        running = [asyncio.create_task(made.ask("chat", f"n{at}", stream=True)) for at in range(STREAMS)]
+        await until(lambda: sum(engine.active for engine in made.engines) == STREAMS, 5, "not all at the engines")
         probes = asyncio.create_task(probed(made, done))
-        answers = await asyncio.gather(*(made.ask("chat", f"n{at}", stream=True) for at in range(STREAMS)))
+        answers = await asyncio.gather(*running)
         done.set()
         assert Counter((one.status, one.end) for one in answers) == {(200, "chunked"): STREAMS}
         assert sum(engine.peak for engine in made.engines) == STREAMS
@@ -106,11 +108,12 @@ class Liar:
         canary = wire.prompt_of(seen.json)
         stale = wire.json_answer(wire.body("chat", f"stale {canary}"))
         good = list(wire.echo(seen))
+        whole = b"".join(step for step in good if isinstance(step, bytes))
         body = wire.json_answer(wire.body("chat", canary))
         at = body.index(b"\r\n\r\n") + 4
         lies: list[list[Step]] = [
-            [*good, stale],  # a second answer in the same breath
-            [*good, stale[: len(stale) // 2]],  # half of one
+            [whole + stale],  # a second answer in the same breath
+            [whole + stale[: len(stale) // 2]],  # half of one
             [body + b"excess"],
             [body.replace(b"content-length: ", b"content-length: 1"), Wait(0.01), FIN],  # longer than what comes
             [wire.head(extra=[("content-length", "10")]) + body[at:]],  # shorter than what comes
@@ -118,7 +121,7 @@ class Liar:
             [wire.head(extra=[("transfer-encoding", "chunked")]) + wire.chunk(body[at:]) + b"5\r\nab", Wait(0.01), FIN],
             [*good[:1], Wait(0.002), RST],
             [b"HTTP/1.1 100 Continue\r\n\r\n" * 3, *good],
-            [*good, b"HTTP/1.1 200 OK\r\n"],
+            [whole + b"HTTP/1.1 200 OK\r\n"],
         ]  # fmt: skip
         yield from self.random.choice(lies) if self.random.random() < 0.4 else good
 
