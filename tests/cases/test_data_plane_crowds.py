@@ -119,7 +119,7 @@ class Liar:
             [wire.head(extra=[("content-length", "10")]) + body[at:]],  # shorter than what comes
             [wire.head(extra=[("transfer-encoding", "chunked")]) + b"3\r\n" + body[at:] + b"\r\n0\r\n\r\n"],  # wrong chunk size
             [wire.head(extra=[("transfer-encoding", "chunked")]) + wire.chunk(body[at:]) + b"5\r\nab", Wait(0.01), FIN],
-            [*good[:1], Wait(0.002), RST],
+            [whole[: len(whole) // 2], Wait(0.002), RST],
             [b"HTTP/1.1 100 Continue\r\n\r\n" * 3, *good],
             [whole + b"HTTP/1.1 200 OK\r\n"],
         ]  # fmt: skip
