@@ -198,11 +198,14 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._timers.sweep_s)
-            now = time.monotonic()
-            self._server.sweep(now)
-            for run in list(self._services.runs):
-                run.check(now)
-            self._backends.sweep(now)
+            self._look_at_timers(time.monotonic())
+
+    def _look_at_timers(self, now: float) -> None:
+        # Not in the loop above: its frame would keep the last request it has seen.
+        self._server.sweep(now)
+        for run in list(self._services.runs):
+            run.check(now)
+        self._backends.sweep(now)
 
     # -- going down ------------------------------------------------------------------------------------------------
 
