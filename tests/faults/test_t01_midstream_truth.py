@@ -148,8 +148,14 @@ async def test_an_uncut_stream_is_a_success_for_the_same_client(clients: Clients
         assert (await clients.outcome(f"{dialect} whole stream")).startswith("success")
 
 
-async def test_both_clients_left_no_wound(clients: Clients) -> None:
+async def test_every_cut_was_counted_as_a_failure(clients: Clients) -> None:
+    """What a request became is what its client was told: completed only where the stream was whole."""
     async with clients.stage.holding() as invariants:
-        await invariants.sample()
-        ended = (await clients.stage.gateway.metrics()).by("forebay_requests_ended_total", "outcome")
-        assert ended["completed"] == len(DIALECTS) and ended["failed"] == sum(ended.values()) - len(DIALECTS)
+        assert invariants.before is not None
+        await clients.outcome("chat 300 fin")
+        clients.stage.engine.once.append(wire.stream(wire.events("chat", WORDS)))
+        await clients.outcome("chat whole stream")
+        before = invariants.before.by("forebay_requests_ended_total", "outcome")
+        after = (await clients.stage.gateway.metrics()).by("forebay_requests_ended_total", "outcome")
+        grown = {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+        assert grown == {"failed": 1, "completed": 1}

@@ -24,6 +24,7 @@ OPEN_ATTEMPTS = "forebay_attempts_open"
 UPSTREAM = "forebay_upstream_connections"
 TASKS = "forebay_tasks"
 QUIESCE_S = 3.0
+DESCRIPTORS_S = 5.0  # a probe opens one for a moment, five times a second at a tenth of the time
 
 
 class BrokenInvariantError(AssertionError):
@@ -99,14 +100,17 @@ class Invariants:
         if self.baseline is None:
             return
         want = self.baseline.own
+        seen: list[Held] = []
 
         async def back() -> bool:
-            return self._held().own <= want
+            seen.append(self._held())
+            return seen[-1].own <= want
 
         try:
-            await until_async(back, QUIESCE_S, "descriptors")
+            await until_async(back, DESCRIPTORS_S, "descriptors")
         except TimeoutError:
-            self.broken.append(f"C7 descriptors {self._held()} after, {self.baseline} before")
+            least = min(seen, key=lambda one: one.own)
+            self.broken.append(f"C7 descriptors never below {least} in {len(seen)} looks, {self.baseline} before")
         await self._connections()
 
     async def _connections(self) -> None:
