@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from tests.kit import corpora
+from tests.kit import corpora, mutations
 from tests.kit.gateway import Gateway, Launch, config
 from tests.kit.http_reader import Response
 from tests.kit.invariants import holding
@@ -135,7 +135,7 @@ async def test_a_good_message_byte_by_byte_is_the_same_message(fronted: Fronted)
 
 
 async def test_mutations_never_split_the_gateway_from_the_engine(fronted: Fronted, seed: int) -> None:
-    messages = list(corpora.mutations(seed, MUTATIONS // len(TARGETS)))
+    messages = list(mutations.mutations(seed, MUTATIONS // len(TARGETS)))
     async with holding(fronted.gateway):
         found = await gathered([told(fronted.gateway.port, data) for data in messages], at_once=40)
         await fronted.agreed()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit import corpora, wire
+from tests.kit import corpora, mutations, wire
 from tests.kit.parsers import KINDS, ParserTarget, missing
 from tests.kit.raw_client import exchange
 
@@ -34,17 +34,17 @@ def test_the_hand_corpus_has_good_cases_beside_bad_ones() -> None:
 
 
 def test_mutations_are_repeatable_and_mostly_spoilt() -> None:
-    first, again = list(corpora.mutations(7, 500)), list(corpora.mutations(7, 500))
+    first, again = list(mutations.mutations(7, 500)), list(mutations.mutations(7, 500))
     assert first == again
-    assert sum(data in corpora.SEEDS for data in first) < 25
-    assert list(corpora.mutations(8, 500)) != first
+    assert sum(data in mutations.SEEDS for data in first) < 25
+    assert list(mutations.mutations(8, 500)) != first
 
 
-@pytest.mark.parametrize("operator", corpora.OPERATORS, ids=lambda one: one.__name__)
-def test_every_operator_changes_something_and_survives_short_input(operator: corpora.Mutator) -> None:
+@pytest.mark.parametrize("operator", mutations.OPERATORS, ids=lambda one: one.__name__)
+def test_every_operator_changes_something_and_survives_short_input(operator: mutations.Mutator) -> None:
     import random
 
     r = random.Random(3)
-    assert any(operator(r, data) != data for data in corpora.SEEDS)
+    assert any(operator(r, data) != data for data in mutations.SEEDS)
     for data in (b"\r\n", b"a", b"\r\n\r\n"):
         operator(r, data)
