@@ -10,7 +10,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.cases.streams import OPENAI, ROUTES, compact, stream_of, tokens
+from tests.cases.streams import OPENAI, ROUTES, compact, saying, stream_of, tokens
 from tests.faults import test_t01_midstream_truth as t01
 from tests.kit import wire
 from tests.kit.invariants import same_stream
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     directory = tmp_path_factory.mktemp("streaming")
-    async with stage(directory, retries={"max_attempts": 1}, timeouts={"scale": 1}, upstream={"probe_s": 0.2}) as made:
+    async with stage(directory, retries={"max_attempts": 1}, timeouts={"scale": 1}, upstream={"probe_s": 30}) as made:
         yield made
 
 
@@ -50,7 +50,7 @@ async def test_c015_text_that_looks_like_an_end_is_text(one: Stage, route: str, 
     body = b"".join(events)
     at = body.index(events[-6])
     for parts in (events, [body], [body[:at], body[at:]], [body[: at - 1], body[at - 1 :]]):
-        one.engine.answer = lambda seen, parts=parts: wire.stream(parts)
+        one.engine.answer = saying(wire.stream(parts))
         answer = await one.ask(route, "x", stream=True)
         assert (answer.status, answer.end) == (200, "chunked")
         same_stream(events, answer.body)
@@ -108,11 +108,12 @@ def ended(metrics: Any, outcome: str) -> float:
 async def test_c016_a_cut_at_every_byte_raises_in_the_official_clients(house: Stage, route: str, way: str) -> None:
     house.reset()
     house.engine.answer = t01.answer
-    url, named = house.gateway.url, {"api_key": "k", "max_retries": 0}
+    url = house.gateway.url
+    named: dict[str, Any] = {"api_key": "k", "max_retries": 0}
     async with (
         openai.AsyncOpenAI(base_url=url + "/v1", **named) as first,
         anthropic.AsyncAnthropic(base_url=url, **named) as second,
-    ):  # type: ignore[arg-type]
+    ):
         clients = t01.Clients(house, first, second)
         offsets = range(len(t01.body_of(route)) - 2)
         found = await gathered([clients.outcome(f"{route} {at} {way}") for at in offsets], at_once=8)
@@ -224,7 +225,7 @@ async def test_c018_neither_does_a_split_at_all_points_at_once(one: Stage, route
     body = b"".join(events)
     for size in (1, 2, 3, 5, 7):
         pieces = [body[at : at + size] for at in range(0, len(body), size)]
-        one.engine.answer = lambda seen, pieces=pieces: wire.stream(pieces)
+        one.engine.answer = saying(wire.stream(pieces))
         answer = await one.ask(route, "x", stream=True)
         same_stream(events, answer.body)
 
@@ -260,7 +261,9 @@ async def test_c020_last_event_usage_and_end_arrive_once_however_segmented(
     stripped = events[-2:-1] if route in OPENAI and not asked else []
     for name, pieces in segments(events).items():
         before = await tokens(one)
-        steps = [step for piece in pieces for step in (wire.chunk(piece), *([Wait(0.003)] if alone else []))]
+        steps: list[Step] = [
+            step for piece in pieces for step in (wire.chunk(piece), *([Wait(0.003)] if alone else []))
+        ]
         one.engine.once.append([wire.stream_head(), *steps, wire.LAST_CHUNK])
         answer = await one.ask(route, "x", stream=True, **more)
         assert answer.end == "chunked", name
