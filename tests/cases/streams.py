@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from tests.kit import wire
+from tests.kit.script_engine import Script, Step
 from tests.kit.stage import Stage
 
 ROUTES = ("chat", "completions", "messages", "responses")
@@ -34,3 +35,8 @@ async def tokens(stage: Stage) -> tuple[int, int]:
     """Prompt and output tokens counted so far."""
     by = (await stage.gateway.metrics()).by("forebay_tokens_total", "kind")
     return round(by.get("prompt", 0)), round(by.get("output", 0))
+
+
+def saying(steps: Sequence[Step]) -> Script:
+    """An engine that answers everything with these."""
+    return lambda seen: steps

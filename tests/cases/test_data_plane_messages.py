@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.cases.streams import stream_of
+from tests.cases.streams import saying, stream_of
 from tests.kit import wire
 from tests.kit.processes import until
 from tests.kit.raw_client import connect, exchange
@@ -136,12 +136,9 @@ async def test_c009_the_client_gets_exactly_the_headers_of_the_list(one: Stage, 
     framing = {"transfer-encoding", "x-accel-buffering"} if stream else {"content-length"}
     for extra in RESPONSE_ROWS:
         if stream:
-            one.engine.answer = lambda seen, extra=extra: [
-                wire.stream_head(extra),
-                *wire.stream(stream_of("chat", ["a"]))[1:],
-            ]
+            one.engine.answer = saying([wire.stream_head(extra), *wire.stream(stream_of("chat", ["a"]))[1:]])
         else:
-            one.engine.answer = lambda seen, extra=extra: [wire.json_answer(wire.body("chat", "a"), extra=extra)]
+            one.engine.answer = saying([wire.json_answer(wire.body("chat", "a"), extra=extra)])
         answer = await one.ask("chat", "x", stream=stream)
         assert answer.clean and Counter(name.decode() for name, _ in answer.headers) == Counter(GIVEN | framing), extra
         assert answer.header("cache-control") == "no-store" and "forged" not in str(answer.headers), extra
@@ -235,7 +232,7 @@ async def test_c010_two_waves_of_good_requests_are_as_good_as_direct_ones(one: S
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("chat", wire.request_body("chat", "x")), ("chat", wire.request_body("chat", "x", stream=True)), ("completions", {"model": "m", "prompt": ["a", "b"]}), ("completions", {"model": "m", "prompt": [1, 2, 3]}),
         ("embeddings", {"model": "emb", "input": ["a", "b"]}), ("embeddings", {"model": "emb", "input": "a"}), ("embeddings", {"model": "emb", "input": [[1, 2], [3]]}), ("messages", wire.request_body("messages", "x")),
-        ("chat", wire.request_body("chat", "x", stream=None, n=None, max_tokens=None, stop=None)), ("chat", {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}),
+        ("chat", wire.request_body("chat", "x", n=None, max_tokens=None, stop=None) | {"stream": None}), ("chat", {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}),
     ]  # fmt: skip
 
     async def wave(number: int, port: int) -> list[int]:

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -12,13 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.cases.beside import delays, lag_p99_s, paced_stream, probed, text_event
 from tests.cases.streams import ROUTES, compact, stream_of
 from tests.kit import wire
-from tests.kit.gateway import Metrics
 from tests.kit.invariants import same_stream
 from tests.kit.processes import until, until_async
 from tests.kit.raw_client import Connection, connect
-from tests.kit.script_engine import FIN, HANG, Seen, Step, Wait
+from tests.kit.script_engine import FIN, HANG, Script, Seen, Step, Wait
 from tests.kit.sockets import rss_bytes
 from tests.kit.stage import Stage, gathered, quantile, stage
 
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pyte
 KIB, MIB = 1024, 1024 * 1024
 STALL_S = 2.0  # for 60 s
 SLACK_S = 0.015  # of a client that shares its process with the engines: a tenth of the gap is 1 ms
-STAMP = re.compile(rb'"content":"([0-9.]+)"')
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -46,67 +44,6 @@ async def one(house: Stage) -> AsyncIterator[Stage]:
     async with house.holding():
         yield house
         house.reset()
-
-
-def text_event(text: str) -> bytes:
-    """A chat event with that text, spelled as vLLM does."""
-    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
-    return compact(
-        wire.event({"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]})
-    )
-
-
-# Others, beside whom something unpleasant happens
-
-
-def paced_stream(seen: Seen) -> Iterator[Step]:
-    """20 chunks 10 ms apart, each with the time at which it was written."""
-    yield wire.stream_head()
-    for _ in range(20):
-        yield wire.chunk(text_event(f"{time.monotonic():.6f}"))
-        yield Wait(0.01)
-    yield wire.chunk(wire.DONE) + wire.LAST_CHUNK
-
-
-async def delays(stage: Stage, streams: int, until_: asyncio.Event | None = None) -> list[float]:
-    """Seconds from the engine to the client, of every chunk of that many streams at a time; once, or until told to stop."""
-    found: list[float] = []
-
-    async def lane(at: int) -> None:
-        while True:
-            async with await stage.begin("chat", f"paced {at}", stream=True) as client:
-                answer = await client.response()
-                assert (answer.status, answer.end) == (200, "chunked")
-                found.extend(piece.at - float(stamp) for piece in client.pieces for stamp in STAMP.findall(piece.data))
-            if until_ is None or until_.is_set():
-                return
-
-    await asyncio.gather(*(lane(at) for at in range(streams)))
-    assert len(found) >= 20 * streams
-    return found
-
-
-async def probed(stage: Stage, until_: asyncio.Event, every_s: float = 0.05) -> list[float]:
-    """How long `/livez` of the data listener takes, again and again until told to stop."""
-    took: list[float] = []
-    while not until_.is_set():
-        began = time.monotonic()
-        assert (await stage.gateway.get("/livez")).status == 200
-        took.append(time.monotonic() - began)
-        await asyncio.sleep(every_s)
-    return took
-
-
-def lag_p99_s(before: Metrics, after: Metrics) -> float:
-    """The upper bound of the bucket in which the 99th percentile of the event loop's lag lies."""
-    name = "forebay_event_loop_lag_seconds_bucket"
-    grown = {
-        float(dict(labels)["le"]): value - before.samples.get((found, labels), 0.0)
-        for (found, labels), value in after.samples.items()
-        if found == name
-    }
-    total = max(grown.values())
-    return min(bound for bound, count in grown.items() if count >= 0.99 * total)
 
 
 # C019
@@ -160,6 +97,10 @@ class Rush:
         yield wire.chunk(wire.DONE) + wire.LAST_CHUNK
 
 
+def rushing(rush: Rush, pid: int) -> Script:
+    return lambda seen: rush.steps(pid)
+
+
 async def counted(client: Connection, mark: bytes) -> int:
     """How often that is in what comes until the last chunk; nothing is kept, because the reader must not be the load."""
     count, tail = 0, b""
@@ -196,7 +137,7 @@ async def test_c019_a_chunk_costs_the_same_however_many_came_before(one: Stage, 
     ratios = []
     for _ in range(3):
         rush = Rush(events, 10_000)
-        one.engine.answer = lambda seen, rush=rush: rush.steps(one.gateway.pid)
+        one.engine.answer = rushing(rush, one.gateway.pid)
         async with await one.begin("chat", "rush", stream=True) as client:
             assert await counted(client, b"data: {") == events
         tenths = [b - a for a, b in itertools.pairwise(rush.cpu_at)]
