@@ -261,9 +261,9 @@ async def test_c020_last_event_usage_and_end_arrive_once_however_segmented(
     stripped = events[-2:-1] if route in OPENAI and not asked else []
     for name, pieces in segments(events).items():
         before = await tokens(one)
-        steps: list[Step] = [
-            step for piece in pieces for step in (wire.chunk(piece), *([Wait(0.003)] if alone else []))
-        ]
+        steps: list[Step] = []
+        for piece in pieces:
+            steps += [wire.chunk(piece), Wait(0.003)] if alone else [wire.chunk(piece)]
         one.engine.once.append([wire.stream_head(), *steps, wire.LAST_CHUNK])
         answer = await one.ask(route, "x", stream=True, **more)
         assert answer.end == "chunked", name
