@@ -39,6 +39,7 @@ class Backend:
         self._version = version
         self._suspect = suspect
         self._heads: dict[str, EngineHead] = {}
+        self.text_running = 0  # requests on routes that run on its API process
 
     def head(self, route: Route) -> EngineHead:
         """The constant part of a request's head. Raises GatewayError where the engine has no such route."""

@@ -17,7 +17,7 @@ from gateway.compose import about, notice, reply_lines, trace_lines, waiting_lin
 from gateway.describe import ServedModel, Wishes
 from gateway.dialects.answers import error_answer, error_frame
 from gateway.dialects.call import Call, Target, read, write
-from gateway.dialects.routes import Dialect, Route
+from gateway.dialects.routes import Dialect, Kind, Route
 from gateway.dialects.verdict import error_for
 from gateway.dispatcher import Refused, Slot
 from gateway.errors import GatewayError
@@ -29,7 +29,7 @@ from gateway.relay.end import COMPLETED, End, How
 from gateway.services import Services
 from gateway.steps import Steps
 from gateway.telemetry.metrics import Lane
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.record import RequestRecord, ms
 from gateway.tenants import Tenant
 from policies.decisions import Dispatch, Reason
 from policies.events import Cause, Outcome
@@ -38,6 +38,8 @@ from policies.types import InferenceRequest
 _RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
 
 _BOUNCED = How.BOUNCED
+TEXT_AT_ONCE = 2  # on one endpoint: these routes stall an engine's API process (CVE-2025-62426)
+_TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 
 
 class Run:
@@ -112,7 +114,8 @@ class Run:
             if end.how is not _BOUNCED:
                 self._settle(slot, dispatch, end)
                 return
-            self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
+            if end is not _TEXT_FULL:
+                self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
             slot.bounced(dispatch.attempt, end.cause, end.retry_after_s)
 
     def _describe(self) -> InferenceRequest:
@@ -133,18 +136,30 @@ class Run:
         if wishes.bounds_total:
             self.deadline_reason = Reason.DEADLINE_EXCEEDED
         self._arrived_s = arrived_s = time.monotonic()
-        record.read_ms = _ms(arrived_s - received_s)
+        record.read_ms = ms(arrived_s - received_s)
         self.count()
         facts = describe.Facts(record.request_id, self.tenant.id, received_s, deadline_s)
         return describe.request(call, model, wishes, facts)
 
     async def _try(self, dispatch: Dispatch) -> End:
+        """One attempt; on routes that run beside an engine's GPU only where few do."""
+        backend = self.services.backends.by_name[dispatch.endpoint]
+        if self.route.kind is not Kind.TEXT:
+            return await self._attempt(dispatch, backend)
+        if backend.text_running >= TEXT_AT_ONCE:
+            return _TEXT_FULL
+        backend.text_running += 1
+        try:
+            return await self._attempt(dispatch, backend)
+        finally:
+            backend.text_running -= 1
+
+    async def _attempt(self, dispatch: Dispatch, backend: Backend) -> End:
         """One attempt, and the one resend that a pooled connection may need that had died unnoticed."""
         services, record = self.services, self.record
-        backend = services.backends.by_name[dispatch.endpoint]
         record.attempts, record.endpoint, record.pool = dispatch.attempt, dispatch.endpoint, dispatch.why.pool
         now = time.monotonic()
-        record.queue_ms = _ms(now - self._arrived_s)
+        record.queue_ms = ms(now - self._arrived_s)
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
         metrics = services.metrics
@@ -210,7 +225,7 @@ class Run:
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
-        self.record.ttft_ms = _ms(time.monotonic() - self.exchange.received_s)
+        self.record.ttft_ms = ms(time.monotonic() - self.exchange.received_s)
         if self._slot is not None and self._dispatch is not None:
             self._slot.first_token(self._dispatch.attempt)
 
@@ -318,31 +333,17 @@ class Run:
         self.services.runs.discard(self)
         record.status, record.outcome, record.reason = status, outcome, reason
         now = time.monotonic()
-        record.duration_ms = _ms(now - exchange.received_s)
+        record.duration_ms = ms(now - exchange.received_s)
         if record.queue_ms is None and self._arrived_s:
-            record.queue_ms = _ms(now - self._arrived_s)
+            record.queue_ms = ms(now - self._arrived_s)
         record.bytes_out = exchange.sent_bytes
         record.bytes_in = record.bytes_in or exchange.body_bytes
-        if self.attempt is not None:
-            _note_tokens(record, self.attempt, self._slot)
+        if self.attempt is not None and self._slot is not None:
+            tokens = self.attempt.tokens(self._slot.request.prompt_tokens)
+            record.prompt_tokens, record.cached_tokens, record.output_tokens = tokens
         if exchange.body_bytes:
             exchange.drop_body()
         self.services.report(record, self._lane)
         # Nothing of a request refers to itself in a circle when it has ended: its memory is free at once.
         exchange.context = exchange.on_gone = self._call = self.attempt = None
         exchange.on_pause = exchange.on_resume = nothing
-
-
-def _ms(seconds: float) -> float:
-    return int(seconds * 1e6 + 0.5) / 1e3
-
-
-def _note_tokens(record: RequestRecord, attempt: Attempt, slot: Slot | None) -> None:
-    """By the engine's own usage; where it told none, the estimate of the prompt and what was seen of the answer."""
-    usage = attempt.usage
-    output = usage.output_tokens if usage is not None else None
-    record.output_tokens = attempt.events if output is None else output
-    if usage is not None:
-        record.prompt_tokens, record.cached_tokens = usage.prompt_tokens or 0, usage.cached_tokens or 0
-    elif slot is not None:
-        record.prompt_tokens = slot.request.prompt_tokens

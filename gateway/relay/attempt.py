@@ -136,6 +136,15 @@ class Attempt:
             self.drop()
             self.finish(End(How.REFUSED, error=error_for(reason, None)))
 
+    def tokens(self, estimate: int) -> tuple[int, int, int]:
+        """Prompt, cached and output tokens by the engine's own usage; where it told none, the estimate of the prompt and
+        what was seen of the answer."""
+        usage = self.usage
+        if usage is None:
+            return estimate, 0, self.events
+        output = self.events if usage.output_tokens is None else usage.output_tokens
+        return usage.prompt_tokens or 0, usage.cached_tokens or 0, output
+
     def ping(self) -> None:
         """Write a comment to the client, if that can stand here."""
         if self._reader is not None:

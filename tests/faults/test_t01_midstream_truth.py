@@ -133,7 +133,7 @@ def check(response: Response, events: list[bytes], at: int) -> None:
     if not whole:
         assert response.status in (502, 503) and response.clean
         return
-    sent = b"".join(event for event in whole if b'"choices": []' not in event)
+    sent = b"".join(event for event in whole if b'"choices":[]' not in event)
     assert (response.status, response.end) == (200, "cut_fin")
     assert response.body.startswith(sent)
     frame = response.body[len(sent) :]

@@ -80,7 +80,7 @@ def dechunk(data: bytes) -> tuple[bytes | None, int]:
 
 
 def event(data: Any, name: str = "") -> bytes:
-    text = data if isinstance(data, str) else json.dumps(data)
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
     return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
 
 
