@@ -26,6 +26,7 @@ from gateway.endpoints.directory import Directory, Standing
 from gateway.endpoints.probe import Prober
 from gateway.http.head import Limits
 from gateway.http.server import Server
+from gateway.http.shared import Shared
 from gateway.pipeline import Pipeline
 from gateway.relay.end import Rules
 from gateway.services import Services
@@ -86,19 +87,21 @@ class Gateway:
             self._directory, assembly.probe_targets(config), every_s=self._timers.probe_s, scale=config.timeouts.scale
         )
         self._services = self._make_services()
-        self._pipeline = Pipeline(self._services)
-        self._server = Server(
-            self._pipeline,
-            Limits(
+        self._shared = Shared(
+            handler=Pipeline(self._services),
+            limits=Limits(
                 field_bytes=config.limits.header_bytes,
                 fields=config.limits.headers,
                 hosts=frozenset(host.encode() for host in config.listen.hosts),
                 forward=frozenset(self._services.given.forward),
             ),
-            self._timers,
-            assembly.Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
+            timers=self._timers,
+            bounds=assembly.Bounds(
+                config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes
+            ),
             high_water_bytes=config.limits.stream_buffer_bytes,
         )
+        self._server = Server(self._shared)
         self._watch()
 
     def _make_services(self) -> Services:
@@ -218,7 +221,7 @@ class Gateway:
         )
         end_s = began_s + timers.drain_grace_s
         self._events.info("draining", running=len(self._services.runs), grace_s=timers.drain_grace_s)
-        self._server.closing = True
+        self._shared.closing = True
         await self._wait(began_s + timers.drain_lag_s, until_idle=False)
         self._services.refusing = True
         self._server.stop_accepting()
@@ -235,7 +238,7 @@ class Gateway:
     async def _wait(self, until_s: float, *, until_idle: bool) -> None:
         """Until a moment, the end of all work where that is enough, or a second signal."""
         while (left_s := until_s - time.monotonic()) > 0 and not self._now.is_set():
-            if until_idle and not self._services.runs and not self._server.connections:
+            if until_idle and not self._services.runs and not self._shared.connections:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._now.wait(), min(left_s, 0.02))
@@ -318,7 +321,7 @@ class Gateway:
         metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)
         metrics.watch_value(families.REQUESTS_INFLIGHT, lambda: len(services.runs) - self._core.totals().queued)
         metrics.watch_value(families.ATTEMPTS_OPEN, metrics.attempts_open)
-        metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._server.connections))
+        metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._shared.connections))
         metrics.watch(families.UPSTREAM_CONNECTIONS, self._connections)
         metrics.watch_value(families.READY, lambda: services.ready)
         metrics.watch(

@@ -25,6 +25,7 @@ from gateway.http.exchange import Exchange, nothing
 from gateway.http.pool import ConnectFailed
 from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
+from gateway.relay.choose import choose
 from gateway.relay.end import COMPLETED, End, How
 from gateway.services import Services
 from gateway.steps import Steps
@@ -182,7 +183,7 @@ class Run:
 
     async def _send(self, connection: UpstreamConnection, backend: Backend) -> End:
         result = "aborted"
-        attempt = self.attempt = Attempt(self, self.services.relay_rules, backend.hide)
+        attempt = self.attempt = Attempt(self, self.services.relay_rules, backend.hide, choose)
         try:
             head, body = self._message(backend)
             attempt.send(connection, head, body, time.monotonic())

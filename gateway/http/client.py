@@ -13,15 +13,13 @@ import sys
 import termios
 import time
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.message import Progress, RequestReader
+from gateway.http.shared import Shared
 from policies.decisions import Reason
-
-if TYPE_CHECKING:
-    from gateway.http.server import Server
 
 LINGER_BYTES = 1 << 20
 _COMPLETE = Progress.COMPLETE
@@ -54,14 +52,14 @@ class ClientConnection(asyncio.Protocol):
         "paused",
         "peer",
         "reader",
-        "server",
+        "shared",
         "state",
         "transport",
     )
 
-    def __init__(self, server: "Server") -> None:
-        self.server = server
-        self.reader = RequestReader(server)
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.reader = RequestReader(shared)
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.state = _IDLE
         self.exchange: Exchange | None = None
@@ -72,23 +70,36 @@ class ClientConnection(asyncio.Protocol):
         self._body_began_s = self._touched_s = 0.0
         self._undelivered = -1  # at the last look; -1: not looked yet
 
+    @property
+    def http10(self) -> bool:
+        """Whether the request under way speaks HTTP/1.0."""
+        return self.reader.http10
+
+    def is_idle(self) -> bool:
+        """Between two requests."""
+        return self.state == _IDLE
+
+    def give_back(self, held_bytes: int) -> None:
+        """So many bytes of a body are held no longer."""
+        self.shared.held_bytes -= held_bytes
+
     # -- transport -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        server = self.server
-        if len(server.connections) >= server.bounds.max_connections:
+        shared = self.shared
+        if len(shared.connections) >= shared.bounds.max_connections:
             self.transport.abort()
             self.state = _CLOSING
             return
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else ""
-        self.transport.set_write_buffer_limits(server.high_water_bytes, server.high_water_bytes // 4)
-        server.connections.add(self)
-        self.deadline = time.monotonic() + server.timers.first_byte_of_connection_s
+        self.transport.set_write_buffer_limits(shared.high_water_bytes, shared.high_water_bytes // 4)
+        shared.connections.add(self)
+        self.deadline = time.monotonic() + shared.timers.first_byte_of_connection_s
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.server.connections.discard(self)
+        self.shared.connections.discard(self)
         self.state = _CLOSING
         self._gone(stalled=False)
         self.reader.end()
@@ -110,7 +121,7 @@ class ClientConnection(asyncio.Protocol):
         if self.state == _BUSY:
             self.deadline = math.inf
         elif self.state == _IDLE:
-            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+            self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
         if self.exchange is not None:
             self.exchange.on_resume()
 
@@ -131,7 +142,7 @@ class ClientConnection(asyncio.Protocol):
         if reader.error is not None:
             self._refuse(exchange, reader.error, close=not complete)
         elif complete:
-            self.server.handler.received(exchange)
+            self.shared.handler.received(exchange)
         elif reader.progress == Progress.BODY:
             self._note_body()
 
@@ -143,18 +154,18 @@ class ClientConnection(asyncio.Protocol):
         self.reader.begin(exchange)
         self.state = _READING
         self._body_began_s = 0.0
-        self.deadline = now + self.server.timers.head_s
+        self.deadline = now + self.shared.timers.head_s
 
     def _note_body(self) -> None:
         now = time.monotonic()
         if not self._body_began_s:
             self._body_began_s = now
-            self.deadline = now + self.server.timers.body_gap_s
+            self.deadline = now + self.shared.timers.body_gap_s
         self._touched_s = now
 
     def _refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
         exchange.drop_body()
-        self.server.handler.refuse(exchange, error, close=close)
+        self.shared.handler.refuse(exchange, error, close=close)
         if close and self.state < _LINGER:
             self.close()
 
@@ -165,7 +176,7 @@ class ClientConnection(asyncio.Protocol):
         self.reader.exchange = cast(Exchange, None)
         if not close:
             self.state = _IDLE
-            self.deadline = time.monotonic() + self.server.timers.keepalive_idle_s
+            self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
         elif complete and not self.reader.excess:
             self.close()
         else:
@@ -174,13 +185,13 @@ class ClientConnection(asyncio.Protocol):
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
         reader = self.reader
-        return reader.excess or self.state != _BUSY or not reader.keep_alive or self.server.closing
+        return reader.excess or self.state != _BUSY or not reader.keep_alive or self.shared.closing
 
     def _linger(self) -> None:
         # A plain close while bytes are still coming would reset the connection and take our answer with it.
         self.state = _LINGER
         self._lingered = 0
-        self.deadline = time.monotonic() + self.server.timers.lingering_s
+        self.deadline = time.monotonic() + self.shared.timers.lingering_s
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
@@ -210,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
 
     def expired(self, now: float) -> None:
         """This connection's time is up, or may be: the timers of http.md 3.5."""
-        timers = self.server.timers
+        timers = self.shared.timers
         if self.paused or self.state == _CLOSING:
             self._check_stall(now)
         elif self.state in (_IDLE, _LINGER):
@@ -238,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
         undelivered = self.transport.get_write_buffer_size() + _unacknowledged(self.transport)
         if self._undelivered < 0 or undelivered < self._undelivered:
             self._undelivered = undelivered
-            self.deadline = now + self.server.timers.client_stall_s
+            self.deadline = now + self.shared.timers.client_stall_s
             return
         self._gone(stalled=True)
         self.state = _CLOSING
@@ -253,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.on_gone is not None:
             exchange.on_gone(stalled)
         else:
-            self.server.handler.vanished(exchange)
+            self.shared.handler.vanished(exchange)
 
 
 def _unacknowledged(transport: Any) -> int:

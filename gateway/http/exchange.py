@@ -5,14 +5,12 @@ without one, so that a client can never take a cut answer for a whole one (http.
 call here does nothing.
 """
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from gateway.http.head import Head
-
-if TYPE_CHECKING:
-    from gateway.http.client import ClientConnection
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
 _STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
@@ -22,6 +20,34 @@ _KEEP = b"connection: keep-alive\r\n"
 
 def nothing() -> None:
     """The hook of an exchange nobody listens to."""
+
+
+class Carrier(Protocol):
+    """The connection that carries an exchange."""
+
+    transport: asyncio.Transport
+    exchange: "Exchange | None"
+    peer: str  # address of the client's socket
+    paused: bool  # more is waiting for the client than its buffer should hold
+
+    @property
+    def http10(self) -> bool:
+        """Whether the request speaks HTTP/1.0."""
+
+    def must_close(self) -> bool:
+        """Whether the answer that begins now is the connection's last."""
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the transport."""
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close after what was written; `reset`: so that the peer cannot take it for a proper end."""
+
+    def answered(self, *, close: bool) -> None:
+        """The answer's last byte has been handed over."""
+
+    def give_back(self, held_bytes: int) -> None:
+        """So many bytes of a body are held no longer."""
 
 
 class Exchange:
@@ -39,8 +65,8 @@ class Exchange:
     _closes = False
     _head = b""  # of the answer, until it leaves together with the first piece of the body
 
-    def __init__(self, connection: "ClientConnection", received_s: float) -> None:
-        self.connection: ClientConnection | None = connection
+    def __init__(self, connection: Carrier, received_s: float) -> None:
+        self.connection: Carrier | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
         self.body: list[bytes] = []
         self.on_pause: Callable[[], None] = nothing
@@ -59,7 +85,7 @@ class Exchange:
     def drop_body(self) -> None:
         """The body is needed no longer: give its memory back."""
         if self.body_bytes and self.connection:
-            self.connection.server.held_bytes -= self.body_bytes
+            self.connection.give_back(self.body_bytes)
         self.body, self.body_bytes = [], 0
 
     def respond(self, status: int, headers: bytes, body: bytes, *, close: bool = False) -> None:
@@ -85,8 +111,8 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._chunked = length is None and not connection.reader.http10
-        self._closes = connection.must_close() or (length is None and connection.reader.http10)
+        self._chunked = length is None and not connection.http10
+        self._closes = connection.must_close() or (length is None and connection.http10)
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"
         else:
@@ -136,12 +162,12 @@ class Exchange:
         # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
         connection.close(reset=not self._chunked)
 
-    def _connection_line(self, connection: "ClientConnection") -> bytes:
+    def _connection_line(self, connection: Carrier) -> bytes:
         if self._closes:
             return _CLOSE
-        return _KEEP if connection.reader.http10 else b""
+        return _KEEP if connection.http10 else b""
 
-    def _done(self, connection: "ClientConnection") -> None:
+    def _done(self, connection: Carrier) -> None:
         self.drop_body()
         self.connection = None
         connection.answered(close=self._closes)

@@ -6,7 +6,7 @@ what else is found in a read belongs to nobody and makes this request the connec
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import httptools
 
@@ -14,10 +14,8 @@ from gateway.errors import GatewayError
 from gateway.http import head as heads
 from gateway.http.exchange import Exchange
 from gateway.http.known import KnownHead, learn
+from gateway.http.shared import Shared
 from policies.decisions import Reason
-
-if TYPE_CHECKING:
-    from gateway.http.server import Server
 
 LEARNED_HEADS = 4  # of one connection: a client whose heads always differ is not worth more tries
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -45,7 +43,7 @@ class RequestReader:
         "_missing",
         "_parser",
         "_raw",
-        "_server",
+        "_shared",
         "_target",
         "_trailers",
         "_wire",
@@ -57,8 +55,8 @@ class RequestReader:
         "progress",
     )
 
-    def __init__(self, server: "Server") -> None:
-        self._server = server
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
         self._parser = httptools.HttpRequestParser(self)
         self._known: KnownHead[heads.Head] | None = None
         self._learned = 0
@@ -146,7 +144,7 @@ class RequestReader:
         self.http10, self.keep_alive = False, True
         self._missing = length
         try:
-            self._server.handler.opened(exchange)
+            self._shared.handler.opened(exchange)
         except GatewayError as error:
             self.error = error
         else:
@@ -200,9 +198,9 @@ class RequestReader:
             self.http10 = version == "1.0"
             self.keep_alive = parser.should_keep_alive()
             line = (parser.get_method(), self._target, version)
-            exchange.head = head = heads.check(line, self._raw, self._wire, self._server.limits)
+            exchange.head = head = heads.check(line, self._raw, self._wire, self._shared.limits)
             exchange.content_length = head.content_length
-            self._server.handler.opened(exchange)
+            self._shared.handler.opened(exchange)
         except GatewayError as error:
             self.error = error
             return
@@ -215,14 +213,14 @@ class RequestReader:
         """Called by the parser for each piece of the body."""
         if self._deaf or self.error is not None:
             return
-        exchange, server = self.exchange, self._server
+        exchange, shared = self.exchange, self._shared
         size = len(data)
         exchange.body.append(data)
         exchange.body_bytes = held = exchange.body_bytes + size
-        server.held_bytes += size
-        if held > server.bounds.body_bytes:
+        shared.held_bytes += size
+        if held > shared.bounds.body_bytes:
             self.error = GatewayError(Reason.BODY_TOO_LARGE)
-        elif server.held_bytes > server.bounds.held_bytes:
+        elif shared.held_bytes > shared.bounds.held_bytes:
             self.error = GatewayError(Reason.OVERLOADED, "Too much is waiting here already.")
 
     def on_message_complete(self) -> None:

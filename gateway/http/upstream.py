@@ -9,13 +9,11 @@ import select
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import httptools
 
-if TYPE_CHECKING:
-    from gateway.http.pool import EndpointConnections
-
+from gateway.http.known import KnownHead
 
 HEAD_BYTES = 65536
 FIELD_BYTES = 16384
@@ -42,6 +40,24 @@ class Sink(Protocol):
 
     def on_lost(self, *, malformed: bool) -> None:
         """The connection ended, or spoke no HTTP, before the message was complete."""
+
+
+class Pool(Protocol):
+    """Where a connection belongs."""
+
+    known: KnownHead[dict[bytes, bytes]] | None  # the head of this engine's last whole answer
+
+    def opened(self, connection: "UpstreamConnection") -> None:
+        """It stands."""
+
+    def closed(self, connection: "UpstreamConnection") -> None:
+        """It is gone."""
+
+    def release(self, connection: "UpstreamConnection") -> None:
+        """Its answer ended cleanly: it may be used again."""
+
+    def learn(self, data: bytes, fields: dict[bytes, bytes], *, keep: bool) -> None:
+        """A whole answer came in one read."""
 
 
 class Progress(IntEnum):
@@ -81,7 +97,7 @@ class UpstreamConnection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, pool: "EndpointConnections") -> None:
+    def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser: no frame of ours for each chunk of a burst

@@ -5,6 +5,7 @@ may place the request again. After that a fault is told by one frame and a close
 """
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.dialects.answers import error_frame
@@ -15,8 +16,6 @@ from gateway.dialects.verdict import error_for
 from gateway.http.exchange import Exchange
 from gateway.http.upstream import Sink, UpstreamConnection
 from gateway.relay.end import COMPLETED, End, How, Rules
-from gateway.relay.plain import ErrorReader, PlainReader
-from gateway.relay.stream import StreamReader
 from gateway.steps import Signal
 from policies.decisions import Reason
 from policies.events import Cause
@@ -46,6 +45,25 @@ class Owner(Protocol):
         """The engine has finished its prefill."""
 
 
+class Body(Sink, Protocol):
+    """Who takes the body of an answer."""
+
+    def check(self, now: float) -> None:
+        """Act on the timers of the body."""
+
+    def half_said(self) -> bytes:
+        """What must be written so that a frame is not glued to half an event."""
+
+    def ping(self) -> None:
+        """Write a comment to the client, if one can stand here."""
+
+    def add_up(self) -> None:
+        """Bring the attempt's counts up to date."""
+
+
+Choose = Callable[["Attempt", int, dict[bytes, bytes]], Body]
+
+
 class Attempt:
     """One try of a request on a connection. `done` is set once, unless the client leaves first."""
 
@@ -55,11 +73,12 @@ class Attempt:
     streamed = False  # the engine answers with an event stream
     usage: Usage | None = None
     events = 0  # relayed: what is charged when the engine tells no usage
-    _reader: StreamReader | PlainReader | ErrorReader | None = None
+    _reader: Body | None = None
     _stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
-    def __init__(self, owner: Owner, rules: Rules, hide: tuple[bytes, ...]) -> None:
+    def __init__(self, owner: Owner, rules: Rules, hide: tuple[bytes, ...], choose: Choose) -> None:
         self.owner = owner
+        self._choose = choose
         self.exchange = owner.exchange
         self.route = owner.route
         self.rules = rules
@@ -175,15 +194,7 @@ class Attempt:
 
     def on_head(self, status: int, fields: dict[bytes, bytes]) -> Sink:
         """Choose who takes the body."""
-        content_type = fields.get(b"content-type", b"")
-        reader: StreamReader | PlainReader | ErrorReader
-        if not 200 <= status < 300:
-            reader = ErrorReader(self, status, fields)
-        elif status == 200 and content_type.partition(b";")[0].strip().lower() == b"text/event-stream":
-            reader = StreamReader(self, content_type, fields)
-        else:
-            reader = PlainReader(self, status, fields)
-        self._reader = reader
+        self._reader = reader = self._choose(self, status, fields)
         return reader
 
     def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:

@@ -1,17 +1,13 @@
 """Bodies that are no event streams: a whole JSON answer, and an error to be judged."""
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from gateway.dialects.verdict import judge
 from gateway.http.upstream import Sink
+from gateway.relay.attempt import Attempt
 from gateway.relay.end import COMPLETED, End, How, end_of
 from policies.decisions import Reason
 from policies.events import Cause
-
-if TYPE_CHECKING:
-    from gateway.relay.attempt import Attempt
 
 HELD_BODY_BYTES = 1 << 20
 ERROR_BODY_BYTES = 65536
@@ -22,7 +18,7 @@ class _Whole:
 
     __slots__ = ("_attempt", "_fields", "_held", "_size", "_status")
 
-    def __init__(self, attempt: "Attempt", status: int, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: Attempt, status: int, fields: dict[bytes, bytes]) -> None:
         self._attempt = attempt
         self._status = status
         self._fields = fields
@@ -60,7 +56,7 @@ class PlainReader(_Whole):
 
     __slots__ = ()
 
-    def __init__(self, attempt: "Attempt", status: int, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: Attempt, status: int, fields: dict[bytes, bytes]) -> None:
         super().__init__(attempt, status, fields)
         if attempt.exchange.started:
             attempt.bounce(Cause.PROTOCOL)  # a kept-alive stream is promised: JSON cannot follow

@@ -6,20 +6,17 @@ searched for what matters and decoded when it may be there. An event of more tha
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gateway.dialects.facts import EventFacts, EventKind
 from gateway.dialects.stream import read_event, watch
 from gateway.dialects.verdict import judge_event
 from gateway.http import sse
 from gateway.http.upstream import Sink
+from gateway.relay.attempt import Attempt
 from gateway.relay.end import COMPLETED, End, How, end_of
 from gateway.relay.shape import Shape, shape_of
 from policies.decisions import Reason
 from policies.events import Cause
-
-if TYPE_CHECKING:
-    from gateway.relay.attempt import Attempt
 
 HELD_EVENT_BYTES = 65536  # an uncommitted answer waits for its first event no longer than this
 RELEARN = 16  # every so many reads of events of another shape, theirs is learned
@@ -54,7 +51,7 @@ class StreamReader:
         "_write",
     )
 
-    def __init__(self, attempt: "Attempt", content_type: bytes, fields: dict[bytes, bytes]) -> None:
+    def __init__(self, attempt: Attempt, content_type: bytes, fields: dict[bytes, bytes]) -> None:
         self._attempt = attempt
         attempt.streamed = True
         self._content_type = content_type

@@ -20,7 +20,7 @@ import uvloop
 
 from gateway.app import Gateway
 from gateway.config import load
-from gateway.http.server import ClientConnection
+from gateway.http.client import ClientConnection
 from gateway.http.upstream import UpstreamConnection
 from policies.events import SettingsChanged
 
@@ -96,7 +96,7 @@ class Path:
         gateway = self.gateway
         gateway._dispatcher.handle(SettingsChanged(settings=gateway._settings))
         gateway._up("a")
-        self.client = ClientConnection(gateway._server)
+        self.client = ClientConnection(gateway._shared)
         self.client.connection_made(Wire())  # type: ignore[arg-type]
         self.pool = gateway._backends.by_name["a"].connections
         self.engine = UpstreamConnection(self.pool)
