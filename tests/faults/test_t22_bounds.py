@@ -80,6 +80,7 @@ def slow(seen: Seen) -> Iterator[Step]:
         yield Wait(0.5)
 
 
+@pytest.mark.nightly
 async def test_two_thousand_streams_all_complete_and_probes_stay_fast(tmp_path: Path) -> None:
     endpoint = {"max_seqs": 4096, "max_prefill_tokens": 1_000_000}
     async with stage(tmp_path, endpoint=endpoint, timeouts={"scale": 1}) as made, made.holding():

@@ -225,7 +225,7 @@ async def test_a_hanging_engine_does_not_delay_the_probes_of_others(engine: Engi
     await hanging.start()
     async with probing(target(hanging, "h"), target(engine, "e")) as running:
         await running.until(lambda: running.directory.standing("e").probes_good >= 5)
-        assert running.directory.standing("h").probes_failed <= 5
+        assert running.directory.standing("h").probes_failed <= 8  # as often as the other was asked, give or take
     await hanging.stop()
 
 
