@@ -46,6 +46,7 @@ class Prober:
         self._random = random.Random()
         self._hurry = {target.name: asyncio.Event() for target in self._targets}
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
 
     def start(self) -> None:
         """Begin to probe. Needs a running loop."""
@@ -55,6 +56,7 @@ class Prober:
 
     async def close(self) -> None:
         """End every probe, also one that hangs."""
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -67,6 +69,8 @@ class Prober:
             began_s = loop.time()
             self._hurry[target.name].clear()
             cause = await self._probe(target)
+            if self._closing:  # aiohttp takes a cancel at the very moment of its own timeout for that timeout
+                return
             if cause:
                 self._directory.failed(target.name, cause)
             else:
