@@ -49,14 +49,6 @@ class Config(Section):
     telemetry: process.Telemetry = all_defaults(process.Telemetry)
     tenant_defaults: process.TenantDefaults = all_defaults(process.TenantDefaults)
 
-    def pools_of(self, model: str) -> tuple[str, ...]:
-        """Names of the pools that serve a model, in the order of the file."""
-        return tuple(name for name, pool in self.pools.items() if pool.model == model)
-
-    def endpoints_of(self, pool: str) -> tuple[Endpoint, ...]:
-        """The endpoints of a pool, in the order of the file."""
-        return tuple(endpoint for endpoint in self.endpoints if pool in endpoint.pools)
-
     def settings(self, seed: int = 0) -> Settings:
         """What the core needs to know, with times scaled. `seed` is that of the core's random numbers."""
         scale = self.timeouts.scale

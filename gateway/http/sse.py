@@ -8,7 +8,6 @@ import re
 
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _ENDINGS = ((b"\n\n", 2), (b"\n\r\n", 3), (b"\r\r", 2), (b"\n\r", 2))
-WHOLE = (b"\n\n", b"\r\n\r\n")  # what a read of whole events usually ends in
 
 
 def last_end(data: bytes) -> int:

@@ -18,7 +18,6 @@ from typing import cast
 import httptools
 
 Headers = Sequence[tuple[bytes, bytes]]
-CHUNK_END = b"\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 

@@ -36,7 +36,6 @@ class EngineMetrics:
         self.ttft = Histogram(TTFT_BUCKETS_S)
         self.e2e = Histogram(E2E_BUCKETS_S)
         self._labels = f'model_name="{model_name}",engine="0"'
-        self._model_name = model_name
         self._started_s = started_s
 
     def render(self, model: EngineModel, lag: Lag) -> bytes:

@@ -288,13 +288,10 @@ def test_the_core_gets_its_settings() -> None:
     assert settings.timer_scale == 1
 
 
-def test_pools_and_endpoints_are_found_by_name() -> None:
+def test_an_endpoint_keeps_the_pools_it_is_in_in_the_order_of_the_file() -> None:
     config = parsed(
         with_line(7, "  p: {model: m}\n  q: {model: m}").replace('2:8000", pools: [p]', '2:8000", pools: [q, p]')
     )
-    assert config.pools_of("m") == ("p", "q")
-    assert config.pools_of("other") == ()
-    assert [endpoint.name for endpoint in config.endpoints_of("q")] == ["e1"]
     assert config.endpoints[1].described().pools == ("q", "p")
 
 
