@@ -70,6 +70,12 @@ class Why:
     candidates: int = 0
     prefill_tokens: int = 0
     sequences: int = 0
+    lane: str = ""  # short or long
+    prompt_tokens: int = 0  # as the core estimates it
+    cached_tokens: int = 0  # of them, expected in the endpoint's cache
+    output_tokens: int = 0  # the predicted median of the answer
+    ttft_s: float = 0.0  # predicted, without the margin
+    note: str = ""  # what was out of the ordinary: borrowed, starved, aged, warm, downgraded, shed
 
 
 @record

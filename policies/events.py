@@ -90,6 +90,26 @@ class EndpointDown:
 
 
 @record
+class LoadObserved:
+    """What an engine said of itself, seen at `observed_s`: sequences in its batch and its queue, the share of its KV
+    blocks in use (0..1; None: it does not say). `kv_tokens` is the size of its KV cache, 0 unknown."""
+
+    endpoint: str
+    observed_s: float
+    running: int
+    waiting: int
+    kv_usage: float | None = None
+    kv_tokens: int = 0
+
+
+@record
+class LengthsRestored:
+    """What an earlier run of the gateway had learned about lengths, as `Core.lengths()` gave it out."""
+
+    state: str
+
+
+@record
 class SettingsChanged:
     """New settings, whole. The first event of every journal."""
 
@@ -101,4 +121,16 @@ class Tick:
     """Nothing happened but time."""
 
 
-Event = Arrived | Cancelled | FirstToken | Finished | Bounced | EndpointUp | EndpointDown | SettingsChanged | Tick
+Event = (
+    Arrived
+    | Cancelled
+    | FirstToken
+    | Finished
+    | Bounced
+    | EndpointUp
+    | EndpointDown
+    | LoadObserved
+    | LengthsRestored
+    | SettingsChanged
+    | Tick
+)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from policies.types import Band, Pool, Settings
+from policies.types import Affinity, Band, Pool, Settings
 
 # Without this a misspelt key would pass in silence and its default would rule.
-for _noun in (Pool, Band, Settings):
+for _noun in (Pool, Band, Affinity, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
 _SETTINGS = TypeAdapter(Settings)
 

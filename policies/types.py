@@ -26,9 +26,14 @@ def record(cls: type[T]) -> type[T]:
 class InferenceRequest:
     """One request as the core sees it: every fact a policy may use, no text.
 
-    `arrived_s` is when its first byte came, `deadline_s` is absolute on the same clock. `prompt_tokens` is an
-    estimate over the whole prompt; `max_output_tokens` the cap sent to the engine (0 on routes that generate nothing).
-    `prefix` is the chain of block hashes of scheduling.md 8, empty while nothing uses it.
+    `arrived_s` is when its first byte came, `deadline_s` is absolute on the same clock. `prompt_tokens` is the
+    driver's first estimate over the whole prompt, exact where `text_bytes` is 0 (a prompt of token ids); with
+    `text_bytes` of text of that `kind` (text, code, cjk) the core knows better after a while. `max_output_tokens` is
+    the cap sent to the engine (0 on routes that generate nothing).
+
+    `prefix` is the chain of block hashes of `policies.fingerprint`. `head` is its fingerprint at the end of system
+    prompt and tools or after 1,024 tokens, whichever is first (0: none). `shape` names what forms the answer besides
+    the prompt: a schema, a forced tool, a reasoning effort.
     """
 
     id: str
@@ -45,11 +50,20 @@ class InferenceRequest:
     body_bytes: int
     prefix: tuple[int, ...] = ()
     session: str = ""
+    text_bytes: int = 0
+    kind: str = "text"
+    head: int = 0
+    shape: str = ""
 
 
 @record
 class Endpoint:
-    """One engine server and its outstanding bounds (scheduling.md 5). `prefill_tokens_per_s` is a start value."""
+    """One engine server and its outstanding bounds (scheduling.md 5).
+
+    `prefill_tokens_per_s` and `decode_s` (seconds per token of one answer) are start values. Of `kv_tokens`,
+    `context_tokens` and `step_tokens` (the engine's budget of one step) 0 means unknown. `long_lanes`: how many long
+    prompts without a first token it may hold.
+    """
 
     name: str
     pools: tuple[str, ...]
@@ -57,24 +71,60 @@ class Endpoint:
     max_prefill_tokens: int
     partition: str = "shared"
     prefill_tokens_per_s: float = 8000.0
+    decode_s: float = 0.02
+    long_lanes: int = 1
+    kv_tokens: int = 0
+    context_tokens: int = 0
+    step_tokens: int = 0
 
 
 @record
 class Pool:
-    """A named set of endpoints that serve one model."""
+    """A named set of endpoints that serve one model, up to `max_total_tokens` of prompt and answer (0: any).
+
+    `borrow` names pools of the same model whose idle room it may use. `lanes` is auto, off or fixed; a prompt of more
+    than `long_prompt_tokens` uncached tokens is long (0: twice the step budget).
+    """
 
     name: str
     model: str
+    max_total_tokens: int = 0
+    borrow: tuple[str, ...] = ()
+    lanes: str = "auto"
+    long_prompt_tokens: int = 0
 
 
 @record
 class Band:
-    """A priority class: 0 is the most urgent rank. Bounds of its queue."""
+    """A priority class: 0 is the most urgent rank. Bounds of its queue, and what counts as good.
+
+    A first token is due `slo_ttft_s` after the arrival (0: no such promise), and `ttft_per_token_s` later for each
+    prompt token beyond `free_tokens`. `on_late`: queue, downgrade or reject. After `age_after_s` in the queue a
+    request counts as one class more urgent.
+    """
 
     name: str
     rank: int
     queue_timeout_s: float
     max_queued: int
+    slo_ttft_s: float = 0.0
+    slo_itl_s: float = 0.0
+    ttft_per_token_s: float = 0.00025
+    free_tokens: int = 2048
+    sheddable: bool = False
+    on_late: str = "queue"
+    age_after_s: float = 30.0
+
+
+@record
+class Affinity:
+    """How equal prefixes are kept together (scheduling.md 8). `block_tokens` of the chain, at 4 bytes a token."""
+
+    block_tokens: int = 64
+    index_bytes: int = 256 * 1024 * 1024
+    ttl_s: float = 1800.0
+    max_load_ratio: float = 1.25
+    kv_tiers: float = 1.0
 
 
 @record
@@ -83,6 +133,8 @@ class Settings:
 
     `admitting` False refuses new arrivals (`draining`); `queueing` False also drops what is queued.
     `timer_scale` multiplies the core's own fixed times (tests only); configured times come in already scaled.
+    `ordering` is by_length, edf or fcfs; `shed` auto, llmd or off; `length` learned or declared. `affinity` None
+    places without regard to prefixes.
     """
 
     pools: Mapping[str, Pool]
@@ -94,3 +146,7 @@ class Settings:
     timer_scale: float = 1.0
     admitting: bool = True
     queueing: bool = True
+    ordering: str = "by_length"
+    shed: str = "auto"
+    length: str = "learned"
+    affinity: Affinity | None = None

@@ -1,6 +1,7 @@
 """Events and decisions as plain values: there and back, and what is refused with which words."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -16,6 +17,8 @@ from policies.events import (
     Event,
     Finished,
     FirstToken,
+    LengthsRestored,
+    LoadObserved,
     Outcome,
     SettingsChanged,
     Tick,
@@ -30,6 +33,8 @@ EVENTS: list[Event] = [
     Bounced(request_id="a", attempt=2, cause=Cause.STATUS_503, retry_after_s=1.5),
     EndpointUp(endpoint=endpoint("x", pools=("main", "other"))),
     EndpointDown(name="x"),
+    LoadObserved(endpoint="x", observed_s=1.5, running=3, waiting=0, kv_usage=None),
+    LengthsRestored(state="{}"),
     SettingsChanged(settings=settings()),
     Tick(),
 ]
@@ -50,7 +55,7 @@ def test_a_line_says_when_what_and_what_was_decided() -> None:
         Dispatch(request_id="a", attempt=1, endpoint="x", why=Why(pool="main", candidates=2)),
         Reject(request_id="b", reason=Reason.OVERLOADED, retry_after_s=None, why=Why()),
     ]
-    why = {"pool": "", "waited_s": 0.0, "queued": 0, "candidates": 0, "prefill_tokens": 0, "sequences": 0}
+    why = {field.name: field.default for field in fields(Why)}
     assert journal.encode_line(3, 1.25, Cancelled(request_id="c"), decisions) == {
         "seq": 3,
         "t": 1.25,
