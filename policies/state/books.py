@@ -38,7 +38,7 @@ class Books:
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
         self.loads: dict[str, Load] = {}
-        self.pools: dict[tuple[str, int], PoolQueue] = {}  # by model and bound; it stays while somebody waits in it
+        self.pools: dict[tuple[str, int], PoolQueue] = {}  # by model and bound; once known, one stays
         self._named: dict[str, PoolQueue] = {}
         self.models: dict[str, list[PoolQueue]] = {}  # its pools, the smallest bound first
         self.timers = Timers()
@@ -121,17 +121,15 @@ class Books:
 
         Whoever waits for a pool that is gone waits for its timeout.
         """
-        kept = {key: queue for key, queue in self.pools.items() if queue.queued}
         self._named, self.models = {}, {}
         for pool in pools:
             key = (pool.model, pool.max_total_tokens)
-            queue = kept.get(key) or PoolQueue(pool, window_s)
-            kept[key] = self._named[pool.name] = queue
+            queue = self.pools.get(key) or PoolQueue(pool, window_s)
+            self.pools[key] = self._named[pool.name] = queue
             model = self.models.setdefault(pool.model, [])
             if queue not in model:
                 queue.pool, queue.name = pool, pool.name
                 model.append(queue)
-        self.pools = kept
         for queues in self.models.values():
             queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
         self._wire()
