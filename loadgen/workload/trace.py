@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from random import Random
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -50,7 +51,10 @@ class Trace(
     think_max: Duration = "60s"
 
     def mean_rate(self, total_s: float) -> float:
-        """Requests/s over `total_s` seconds; ScenarioError if the trace cannot be read."""
+        """Requests/s over `total_s` seconds; of `users` at most, if every answer took no time. ScenarioError as `read`."""
+        if self.users is not None:
+            thinks_s = [row.think_s for rows in self.sessions() for row in rows]
+            return self.users / fmean(thinks_s or [1.0])
         return len([row for row in self.requests(Random("rate")) if row.t_s < total_s]) / total_s
 
     def scaled(self, factor: float) -> "Trace":
