@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from loadgen.report.record import Sample, Slo, TtftLimit
+from loadgen.report.record import Slo, TtftLimit
 from loadgen.workload.arrivals import Arrivals, Sessions
 from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
 from loadgen.workload.fields import ScenarioError as ScenarioError
@@ -36,16 +36,9 @@ class Class(Fields, frozen=True):
 
 
 class Goal(Slo, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a good answer, and the share of requests (`target`) that must meet them; `e2e_ms` to the last token."""
+    """Limits of a good answer, and the share of requests (`target`) that must meet them."""
 
-    e2e_ms: float | None = None
     target: Share = 0.95
-
-    def missed(self, sample: Sample) -> tuple[str, ...]:
-        """Names of the limits this answer misses; () for a good one."""
-        last_s = sample.reads[-1] if sample.reads else float("inf")
-        late = self.e2e_ms is not None and (last_s - sample.sched_s) * 1000 > self.e2e_ms
-        return (*super().missed(sample), *(("e2e",) if late else ()))
 
 
 class GoalChange(Fields, frozen=True):

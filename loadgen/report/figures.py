@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from loadgen.report.record import Outcome, Sample, Slo
 from loadgen.report.stats import PRINTABLE_ABOVE, percentile
@@ -169,7 +170,10 @@ def curve(judged: Sequence[Judged]) -> dict[str, float | None]:
 
 def mean(several: Sequence[Figures]) -> Figures:
     """The mean of each figure over the runs that have it."""
-    return Figures(**{field.name: _mean(getattr(one, field.name) for one in several) for field in fields(Figures)})
+    means: dict[str, Any] = {
+        field.name: _mean(getattr(one, field.name) for one in several) for field in fields(Figures)
+    }
+    return Figures(**means)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -182,6 +186,6 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _plain(value: float | None) -> object:
-    if value is None or value == int(value) if value not in (None, math.inf) else False:
-        return value if value is None else int(value)
-    return "inf" if value == math.inf else round(value, 4)  # type: ignore[arg-type]
+    if value is None or value == math.inf:
+        return None if value is None else "inf"
+    return int(value) if value == int(value) else round(value, 4)

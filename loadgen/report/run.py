@@ -16,6 +16,7 @@ from loadgen.report.record import Sample, Slo
 
 BLOCK_S = 10.0
 RESAMPLES = 2000
+FEW_SEEDS = 5
 DRIFT_REQUESTS = 5.0
 DRIFT_SHARE = 0.2
 
@@ -131,7 +132,7 @@ def balance(samples: Sequence[Sample], start_s: float, end_s: float) -> Balance:
 
 def interval(reports: Sequence[RunReport]) -> tuple[float, float] | None:
     """95 % of the attainment in total: over seeds from five of them on, else by resampling 10 s of arrivals."""
-    if len(reports) >= len(_T95) + 1 - 6 and len(reports) >= 5:
+    if len(reports) >= FEW_SEEDS:
         return _over_seeds([one.totals.attainment or 0.0 for one in reports])
     blocks = [block for one in reports for block in one.blocks if block[1]]
     if len(blocks) < 2:

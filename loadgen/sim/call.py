@@ -4,7 +4,6 @@ from loadgen.report.record import Sample
 from loadgen.schedule import Planned
 from loadgen.sim.sequence import Sequence
 from loadgen.workload.chain import chain, rendered
-from loadgen.workload.prompts import Block
 
 BLOCK_TOKENS = 16  # of an engine's prefix cache
 
@@ -22,7 +21,7 @@ class Call:
         self.planned = planned
         self.id = f"r{planned.id}"
         self.arrived_s = arrived_s
-        self.hashes = chain(rendered(planned.system, said(planned)), BLOCK_TOKENS)
+        self.hashes = chain(rendered(planned.system, planned.blocks), BLOCK_TOKENS)
         self.engine = -1
         self.attempt = 0
         self.ended = False
@@ -37,8 +36,8 @@ class Call:
             leaves=planned.cancel_after_s is not None,
             sched_s=arrived_s,
             sent_s=arrived_s,
-            cls=class_of(planned),
-            streamed=streamed(planned),
+            cls=planned.cls,
+            streamed=planned.stream,
         )
 
     def output_tokens(self, context_tokens: int) -> int:
@@ -63,16 +62,3 @@ class Flight(Sequence):
 
 def _unread(_: float) -> None:
     """Tokens of an answer that comes whole."""
-
-
-def said(planned: Planned) -> tuple[Block, ...]:
-    """The blocks of the user's message."""
-    return (planned.user,)
-
-
-def class_of(planned: Planned) -> str:
-    return "all"
-
-
-def streamed(planned: Planned) -> bool:
-    return True

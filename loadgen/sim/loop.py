@@ -5,10 +5,13 @@ Rules:
 - The front (the core or a router) decides where a request goes; the loop alone moves requests, engines and time.
 - A request takes `net_s` from the front to its engine; what comes back takes no time.
 - Engines are looked at every `poll_s`; the front sees that `poll_delay_s` later.
-- The run is over when every measured request has ended. Each ends: at the latest when its client's patience does.
+- A turn of a conversation comes some time after the end of the answer before, whatever end that was.
+- The run is over when the window is, and every request that was due in it has ended: at the latest when its client
+  loses patience.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol, cast
@@ -73,14 +76,17 @@ class Floor:
         self.samples: list[Sample] = []
         self.sent = [0] * len(engines)
         self.events = 0
+        self.now = 0.0
         self.settled: Callable[[Sample], bool] | None = None  # told of each measured end; True stops the run
         self._schedule = schedule
         self._timing = timing
         self._heap: list[tuple[float, int, Callable[[Any, float], None], Any]] = []
         self._order = count()
         self._seen_blocks: set[int] = set()
-        self._arrivals = iter(schedule.requests)
-        self._open = schedule.measured
+        self._arrivals = (planned for planned in schedule.requests if planned.after is None)
+        self._followers = _followers(schedule.requests)
+        self._until_s = max([schedule.window_end_s, *(planned.t for planned in schedule.requests)])
+        self._open = 0
         self._over = False
         self._front = front(self)
 
@@ -91,18 +97,20 @@ class Floor:
         if self._timing.poll_s > 0:
             self._push(0.0, self._poll, None)
         heap, spins = self._heap, 0
-        while heap and self._open > 0 and not self._over:
+        end_s = self._schedule.window_end_s
+        while heap and (self.now < end_s or self._open > 0) and not self._over:
             self.events += 1
             wakeup = front.next_wakeup()
             if wakeup is not None and wakeup <= heap[0][0]:
                 spins += 1
                 if spins > _SPINS:
                     raise InvariantError(f"{spins} ticks and still one is due at {wakeup}")
-                front.tick(wakeup)
+                self.now = max(self.now, wakeup)
+                front.tick(self.now)
                 continue
             spins = 0
-            now, _, what, about = heappop(heap)
-            what(about, now)
+            self.now, _, what, about = heappop(heap)
+            what(about, self.now)
 
     # ---- what a front may do
 
@@ -127,11 +135,16 @@ class Floor:
     def _next_arrival(self) -> None:
         planned = next(self._arrivals, None)
         if planned is not None:
-            self._push(planned.t, self._arrive, planned)
+            self._push(planned.t, self._arrive_and_next, planned)
+
+    def _arrive_and_next(self, planned: Planned, now: float) -> None:
+        self._next_arrival()
+        self._arrive(planned, now)
 
     def _arrive(self, planned: Planned, now: float) -> None:
-        self._next_arrival()
-        call = Call(planned, now, planned.measured)
+        window = self._schedule
+        call = Call(planned, now, window.window_start_s <= now < window.window_end_s)
+        self._open += call.sample.measured
         call.sample.ideal_tokens = self._ideal(call)
         self.samples.append(call.sample)
         leaves = planned.cancel_after_s
@@ -161,6 +174,9 @@ class Floor:
         sample = call.sample
         sample.outcome = outcome
         sample.end_s = now
+        for planned in self._followers.get(call.planned.id, ()):
+            if now + planned.think_s < self._until_s:
+                self._push(now + planned.think_s, self._arrive, planned)
         if sample.measured:
             self._open -= 1
             if self.settled is not None and self.settled(sample):
@@ -229,6 +245,15 @@ class Floor:
 
     def _show(self, look: tuple[list[Seen], float], now: float) -> None:
         self._front.observed(look[0], look[1], now)
+
+
+def _followers(requests: Iterable[Planned]) -> dict[int, list[Planned]]:
+    """The turns that wait for the end of another, by that one's id."""
+    found: dict[int, list[Planned]] = defaultdict(list)
+    for planned in requests:
+        if planned.after is not None:
+            found[planned.after].append(planned)
+    return found
 
 
 def _look(engine: EngineModel) -> Seen:

@@ -112,7 +112,16 @@ CLASSES = {
     "standard": PriorityClass(rank=2, queue_timeout_s=60, slo=Promise(ttft_ms=2000, itl_ms=100)),
     "batch": PriorityClass(rank=3, queue_timeout_s=300, age_after_s=120, sheddable=True),
 }
-WITHOUT_EFFECT = ("ceiling", "reserved", "min_share", "drain_lag_s", "drain_grace_s", "hold_s", "fairness", "state_file")
+WITHOUT_EFFECT = (
+    "ceiling",
+    "reserved",
+    "min_share",
+    "drain_lag_s",
+    "drain_grace_s",
+    "hold_s",
+    "fairness",
+    "state_file",
+)
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

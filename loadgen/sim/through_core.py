@@ -159,6 +159,7 @@ class ThroughCore:
             prompt_tokens=planned.input_tokens,
             max_output_tokens=min(planned.max_tokens or self._policy.max_output_tokens, room),
             sequences=1,
+            session=planned.session,
             body_bytes=text_bytes + ENVELOPE_BYTES,
             prefix=self._prefix(call.hashes),
             text_bytes=text_bytes,

@@ -27,6 +27,7 @@ class ThroughRouter:
             prompt_tokens=planned.input_tokens,
             max_tokens=planned.max_tokens or ANY_LENGTH,
             hashes=call.hashes,
+            session=planned.session,
         )
         self._jobs[call.id] = job
         self._floor.send(call, self._router.place(job, now), now)

@@ -1,7 +1,7 @@
 """Which blocks do two prompts share? Chained hashes of a recipe, as an engine would see them, without writing the text.
 
 A recipe says which prompts begin with the same bytes, so no byte is needed: the hash at a boundary follows from the
-blocks before it and the offset inside the block it lies in. Role marks stand where the text renderer has them
+blocks before it and the offset inside the block it lies in: a shorter block of an id is a longer one's head. Role marks stand where the text renderer has them
 (prompts.py), so simulated and live runs share the same engine blocks. Sessions ask for the same long head again and
 again: what a head of a recipe gives is kept, and only the rest is worked out.
 """
@@ -59,11 +59,11 @@ def chain(blocks: Sequence[Block], every: int) -> tuple[int, ...]:
 def _continued(head: _Head, blocks: Sequence[Block], every: int) -> _Head:
     hashes, tokens, link = list(head.hashes), head.tokens, head.link
     for block in blocks:
-        base = xxhash.xxh3_64_intdigest(f"{block.namespace}\0{block.id}\0{block.tokens}".encode(), link)
+        base = xxhash.xxh3_64_intdigest(f"{block.namespace}\0{block.id}".encode(), link)
         first = every - tokens % every
         hashes += [(base + offset * _SPREAD) & _MASK for offset in range(first, block.tokens + 1, every)]
         tokens += block.tokens
-        link = base
+        link = (base + block.tokens * _SPREAD) & _MASK
     return _Head(tuple(hashes), tokens, link)
 
 
