@@ -19,7 +19,7 @@ class Call:
 
     def __init__(self, planned: Planned, arrived_s: float, measured: bool) -> None:
         self.planned = planned
-        self.id = f"r{planned.id}"
+        self.id = name(planned)
         self.arrived_s = arrived_s
         self.hashes = chain(rendered(planned.system, planned.blocks), BLOCK_TOKENS)
         self.engine = -1
@@ -44,6 +44,11 @@ class Call:
         """How many tokens an engine with that context gives it."""
         cap = self.planned.max_tokens or context_tokens
         return min(self.planned.output_tokens, cap, context_tokens - self.planned.input_tokens)
+
+
+def name(planned: Planned) -> str:
+    """The id of a planned request on its way."""
+    return f"r{planned.id}"
 
 
 class Flight(Sequence):
