@@ -15,11 +15,13 @@ from loadgen.scenario import Goal, Scenario
 from loadgen.schedule import Schedule, build
 from loadgen.sim import fleet
 from loadgen.sim.engine import EngineModel
-from loadgen.sim.fleet import Fleet, FleetError, Member
+from loadgen.sim.fleet import Fleet, Member
 from loadgen.sim.journal_file import JournalFile
 from loadgen.sim.loop import Floor, Front, Timing
 from loadgen.sim.policy import Policy
+from loadgen.sim.routers import make
 from loadgen.sim.through_core import Recorder, ThroughCore
+from loadgen.sim.through_router import ThroughRouter
 from policies.core import Core
 
 CORE = "core"
@@ -97,7 +99,9 @@ def _told(arm: Arm, ran: Ran, done: Callable[[Arm, Ran], None]) -> Ran:
 def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, record: Recorder | None) -> Floor:
     engines = [member.engine(seed * 1000 + number) for number, member in enumerate(members)]
     if arm.router != CORE:
-        raise FleetError(f"no router is called {arm.router}")
+        router = make(arm.router, [member.facts() for member in members], seed)
+        timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
+        return Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
 
     def through_core(floor: Floor) -> Front:
         front = ThroughCore(floor, Core(), members, arm.policy)

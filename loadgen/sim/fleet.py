@@ -16,6 +16,7 @@ from loadgen.sim.engine import EngineModel
 from loadgen.sim.policy import PoolSpec
 from loadgen.sim.profile import EngineSettings, Profile, ProfileError
 from loadgen.sim.profile import load as load_profile
+from loadgen.sim.router import EngineFacts
 from policies.types import Endpoint, Pool
 
 DECODES = 32  # a middling batch: the start value of an endpoint's pace
@@ -82,6 +83,16 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             kv_tokens=self.profile.kv_tokens or 0,
             context_tokens=self.settings.max_model_len,
             step_tokens=budget,
+        )
+
+    def facts(self) -> EngineFacts:
+        """What a router is told of it."""
+        known = self.endpoint()
+        return EngineFacts(
+            kv_tokens=known.kv_tokens,
+            max_seqs=known.max_seqs,
+            step_tokens=known.step_tokens,
+            prefill_tokens_per_s=known.prefill_tokens_per_s,
         )
 
 
