@@ -1,7 +1,8 @@
 """Several arms side by side: the table for people, the same as plain values for programs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -27,23 +28,38 @@ _HEADINGS = (
     "cached /\nideal",
 )
 _ALL = "all"
+MANY_CELLS = 12
 
 
 def table(arms: Arms) -> Table:
-    """A block for all requests and one for each cell; in it a row for each arm. Times in ms, means over the seeds."""
+    """A block for all requests, then for each cell, or each class where there are too many; a row in it for each arm.
+
+    Times in ms, means over the seeds.
+    """
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     made.add_column("times in ms", no_wrap=True)
     for heading in _HEADINGS:
         made.add_column(heading, justify="right", no_wrap=True)
-    keys = cells(arms)
-    for key in (None, *(keys if len(keys) > 1 else ())):
-        made.add_row(_ALL if key is None else _name(key, keys), style="bold")
+    for title, of in _blocks(arms):
+        made.add_row(title, style="bold")
         for arm, runs in arms.items():
-            group = mean_of(runs, key)
-            if group is not None:
-                made.add_row(f"  {arm}", *_row(group, runs if key is None else ()))
+            groups = [group for run in runs if (group := of(run))]
+            if groups:
+                made.add_row(f"  {arm}", *_row(mean(groups), runs if title == _ALL else ()))
         made.add_section()
     return made
+
+
+def _blocks(arms: Arms) -> Iterator[tuple[str, Callable[[RunReport], Figures | None]]]:
+    """Title of each block, and where its figures are."""
+    yield _ALL, lambda run: run.totals
+    keys = cells(arms)
+    if len(keys) > MANY_CELLS:
+        for name in sorted({key[0] for key in keys}):
+            yield name, lambda run, name=name: run.classes.get(name)  # type: ignore[misc]
+    elif len(keys) > 1:
+        for key in keys:
+            yield _name(key, keys), lambda run, key=key: run.cells.get(key)  # type: ignore[misc]
 
 
 def engines(arms: Arms) -> Table:
@@ -62,20 +78,20 @@ def engines(arms: Arms) -> Table:
     for heading in headings:
         made.add_column(heading, justify="right", no_wrap=True)
     for arm, runs in arms.items():
-        totals = mean_of(runs, None)
+        totals = mean([run.totals for run in runs])
         busy = _average([one.busy_share for run in runs for one in run.endpoints])
         most = _average([run.imbalance or 0.0 for run in runs])
         preempted = _average([float(sum(one.preemptions for one in run.endpoints)) for run in runs])
         flying = _average([run.balance.mean for run in runs])
         steady = all(run.balance.stationary for run in runs)
-        waited = (totals.queued_p50_ms, totals.queued_p99_ms) if totals else (None, None)
         made.add_row(
             f"  {arm}",
             f"{busy * 100:.0f} %",
             f"{most:.2f}",
             f"{preempted:,.0f}",
             f"{flying:,.0f}",
-            *(_time(value) for value in waited),
+            _time(totals.queued_p50_ms),
+            _time(totals.queued_p99_ms),
             "stationary" if steady else "overloaded",
         )
     return made
@@ -88,7 +104,12 @@ def footnotes(slo: Slo, arms: Arms) -> Iterator[str]:
         f"{slo.ttft.free_tokens:,}), no pause above {slo.stall_ms:g} ms, at most {slo.tpot_ms:g} ms per token on "
         "average. Times count from the intended arrival; whoever got no answer waits for ever in the percentiles."
     )
-    groups = [group for runs in arms.values() if (group := mean_of(runs, None))]
+    groups = [mean([run.totals for run in runs]) for runs in arms.values()]
+    if len(cells(arms)) > MANY_CELLS:
+        yield f"{len(cells(arms))} cells of class, tenant and priority are in --json; {_worst(arms)}"
+    for arm, runs in arms.items():
+        if bad := _bad_ends(runs):
+            yield f"{arm}: {bad}."
     if not all(group.firm(0.99) for group in groups):
         yield "~ too few requests for this percentile: read it as roughly the largest value."
     yield "Simulated engines: the numbers compare ways of scheduling, they do not promise a machine's."
@@ -99,20 +120,39 @@ def cells(arms: Arms) -> list[CellKey]:
     return sorted({key for runs in arms.values() for run in runs for key in run.cells})
 
 
-def mean_of(runs: Sequence[RunReport], key: CellKey | None) -> Figures | None:
-    """The mean over seeds of a cell's figures, or of the totals."""
-    found = [run.totals if key is None else run.cells[key] for run in runs if key is None or key in run.cells]
-    return mean(found) if found else None
+def _worst(arms: Arms) -> str:
+    """The cell that does worst in the first arm."""
+    arm, runs = next(iter(arms.items()))
+    judged = [
+        (cell.attainment or 0.0, " ".join(part for part in key if part))
+        for run in runs
+        for key, cell in run.cells.items()
+        if cell.sufficient
+    ]
+    if not judged:
+        return "none of them is large enough to be judged."
+    share, name = min(judged)
+    return f"the worst of {arm} that is large enough to be judged is {name}, {share * 100:.1f} %."
+
+
+def _bad_ends(runs: Sequence[RunReport]) -> str:
+    ends: Counter[str] = Counter()
+    for run in runs:
+        for (outcome, reason), number in run.ends.items():
+            ends[f"{outcome} ({reason})" if reason else outcome] += number
+    return ", ".join(f"{number:,} x {end}" for end, number in ends.most_common())
 
 
 def as_json(runs: Sequence[RunReport]) -> dict[str, object]:
     """One arm: means over seeds, then each run."""
-    totals, within = mean_of(runs, None), interval(runs)
-    keys = cells({"": runs})
+    within = interval(runs)
     return {
-        "totals": totals.as_json() if totals else None,
+        "totals": mean([run.totals for run in runs]).as_json(),
         "attainment_95": None if within is None else [round(bound, 4) for bound in within],
-        "cells": [{**_labels(key), **group.as_json()} for key in keys if (group := mean_of(runs, key))],
+        "cells": [
+            {**_labels(key), **mean([run.cells[key] for run in runs if key in run.cells]).as_json()}
+            for key in cells({"": runs})
+        ],
         "runs": [_run(run) for run in runs],
     }
 
@@ -126,6 +166,10 @@ def _run(run: RunReport) -> dict[str, object]:
         "slo_met": run.met,
         "totals": run.totals.as_json(),
         "cells": [{**_labels(key), "target": run.targets[key], **cell.as_json()} for key, cell in run.cells.items()],
+        "classes": {name: group.as_json() for name, group in run.classes.items()},
+        "ends": [
+            {"outcome": outcome, "reason": reason, "count": number} for (outcome, reason), number in run.ends.items()
+        ],
         "slo_curve": {factor: None if share is None else round(share, 4) for factor, share in run.slo_curve.items()},
         "in_flight": {
             "mean": round(run.balance.mean, 2),

@@ -1,25 +1,30 @@
 """What one run came to: totals and cells, whether load and system were in balance, how the work was spread.
 
-A run is stationary when the number of requests in flight does not drift over the window: slope x length <= max(5,
-20 % of the mean) (loadgen.md 6.3). One that is not is overloaded, whatever its attainment.
+A run is stationary when the number of requests in flight does not grow over the window: slope x length <= max(5, 20 %
+of the mean) (loadgen.md 6.3), or no more than what bursts explain, three standard errors of the slope. At a tenth of
+its capacity a fleet sees 20 requests in flight become 27 in two minutes for no reason at all. A run that is not
+stationary is overloaded, whatever its attainment.
 """
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from loadgen.report.figures import Figures, Judged, SloOf, counts, curve, figures, judge
-from loadgen.report.record import Sample, Slo
+from loadgen.report.record import Outcome, Sample, Slo
 
 BLOCK_S = 10.0
 RESAMPLES = 2000
 FEW_SEEDS = 5
 DRIFT_REQUESTS = 5.0
 DRIFT_SHARE = 0.2
+NOISE = 3.0  # standard errors
+LEAST_BLOCKS = 4
 
+OK = Outcome.OK
 CellKey = tuple[str, str, str]
 
 
@@ -48,15 +53,20 @@ class Balance:
 
 @dataclass(slots=True, kw_only=True)
 class RunReport:
-    """One arm under one seed. `cells` by (class, tenant, priority); `targets` are theirs, and the scenario's own."""
+    """One arm under one seed. `cells` by (class, tenant, priority), `classes` by class alone.
+
+    `targets` are the cells', `target` the scenario's own. `ends` counts bad ends by outcome and reason.
+    """
 
     seed: int
     schedule: str
     window_s: float
     target: float
     totals: Figures
+    classes: dict[str, Figures]
     cells: dict[CellKey, Figures]
     targets: dict[CellKey, float]
+    ends: dict[tuple[str, str], int]
     balance: Balance
     slo_curve: dict[str, float | None]
     blocks: list[tuple[int, int]]  # good and offered of each 10 s of arrivals
@@ -97,18 +107,26 @@ def report(
     tokens: dict[CellKey, float] = defaultdict(float)
     for sample in samples:
         tokens[cell_of(sample)] += sample.tokens_between(start_s, end_s)
+    bad = Counter((one.sample.outcome.value, one.sample.reason) for one in judged if one.sample.outcome is not OK)
     return RunReport(
         seed=identity[0],
         schedule=identity[1],
         window_s=length_s,
         target=slo.target,
         totals=figures(judged, sum(tokens.values()), length_s),
+        classes={name: _of_class(name, judged, tokens, length_s) for name in sorted({key[0] for key in by_cell})},
         cells={key: figures(by_cell[key], tokens[key], length_s) for key in sorted(by_cell)},
         targets={key: slo_of(by_cell[key][0].sample).target for key in sorted(by_cell)},
+        ends=dict(sorted(bad.items())),
         balance=balance(samples, start_s, end_s),
         slo_curve=curve(judged),
         blocks=_blocks(judged, start_s, end_s),
     )
+
+
+def _of_class(name: str, judged: Sequence[Judged], tokens: Mapping[CellKey, float], length_s: float) -> Figures:
+    received = sum(count for key, count in tokens.items() if key[0] == name)
+    return figures([one for one in judged if one.sample.cls == name], received, length_s)
 
 
 def cell_of(sample: Sample) -> CellKey:
@@ -117,17 +135,29 @@ def cell_of(sample: Sample) -> CellKey:
 
 
 def balance(samples: Sequence[Sample], start_s: float, end_s: float) -> Balance:
-    """Requests in flight, each second of the window."""
+    """Requests in flight: means of 10 s, and a straight line through them."""
     begun = sorted(one.sched_s for one in samples)
     ended = sorted(one.end_s for one in samples if one.end_s > 0)
-    times = [start_s + second + 0.5 for second in range(int(end_s - start_s))]
-    open_at = [bisect_right(begun, time) - bisect_right(ended, time) for time in times]
-    if len(times) < 2:
-        return Balance(mean=float(sum(open_at)), drift=0.0, stationary=True)
-    middle, mean = sum(times) / len(times), sum(open_at) / len(open_at)
-    covered = sum((time - middle) * (number - mean) for time, number in zip(times, open_at, strict=True))
-    drift = covered / sum((time - middle) ** 2 for time in times) * (end_s - start_s)
-    return Balance(mean=mean, drift=drift, stationary=drift <= max(DRIFT_REQUESTS, DRIFT_SHARE * mean))
+    seconds = [start_s + second + 0.5 for second in range(int(end_s - start_s))]
+    flying = [bisect_right(begun, time) - bisect_right(ended, time) for time in seconds]
+    size = int(BLOCK_S)
+    means = [sum(flying[first : first + size]) / size for first in range(0, len(flying) - size + 1, size)]
+    if len(means) < LEAST_BLOCKS:
+        return Balance(mean=sum(flying) / max(1, len(flying)), drift=0.0, stationary=True)
+    slope, error = _line(means)
+    mean, drift = sum(means) / len(means), slope * len(means)
+    large, certain = drift > max(DRIFT_REQUESTS, DRIFT_SHARE * mean), slope > NOISE * error
+    return Balance(mean=mean, drift=drift, stationary=not (large and certain))
+
+
+def _line(values: Sequence[float]) -> tuple[float, float]:
+    """Least squares: the slope for each step, and its standard error."""
+    count = len(values)
+    middle, mean = (count - 1) / 2, sum(values) / count
+    spread = sum((place - middle) ** 2 for place in range(count))
+    slope = sum((place - middle) * (value - mean) for place, value in enumerate(values)) / spread
+    rest = sum((value - mean - slope * (place - middle)) ** 2 for place, value in enumerate(values))
+    return slope, math.sqrt(rest / (count - 2) / spread)
 
 
 def interval(reports: Sequence[RunReport]) -> tuple[float, float] | None:

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,8 @@ from loadgen.schedule import Schedule, build
 from loadgen.sim import fleet
 from loadgen.sim.engine import EngineModel
 from loadgen.sim.fleet import Fleet, Member
+from loadgen.sim.foresight import KINDS as FORESIGHT
+from loadgen.sim.foresight import foresight
 from loadgen.sim.journal_file import JournalFile
 from loadgen.sim.loop import Floor, Front, Timing
 from loadgen.sim.policy import Policy
@@ -25,10 +28,11 @@ from loadgen.sim.through_router import ThroughRouter
 from policies.core import Core
 
 CORE = "core"
+LEARNED = "learned"
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """`router` is `core` or the name of a baseline. `schedule` None: drawn from the scenario under the seed.
+    """`router` is `core` or the name of a baseline; `lengths` what the core takes for the lengths of answers. `schedule` None: drawn from the scenario under the seed.
 
     `check` audits the core after each event; `journal` is written by the core alone.
     """
@@ -38,6 +42,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet
     policy: Policy
     timing: Timing = Timing()
+    lengths: str = LEARNED
     schedule: Schedule | None = None
     check: bool = False
     journal: Path | None = None
@@ -103,8 +108,12 @@ def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, recor
         timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
         return Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
 
+    stand_in: dict[str, Any] = {}
+    if arm.lengths in FORESIGHT:
+        stand_in["lengths"] = foresight(arm.lengths, schedule, seed)
+
     def through_core(floor: Floor) -> Front:
-        front = ThroughCore(floor, Core(), members, arm.policy)
+        front = ThroughCore(floor, Core(**stand_in), members, arm.policy)
         front.record, front.check = record, arm.check
         front.begin()
         return front

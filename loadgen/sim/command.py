@@ -1,30 +1,26 @@
-"""`forebay sim`: options in, tables or JSON out.
+"""`forebay sim`: from options to arms, and from arms to an exit code. Equal options give equal output."""
 
-Standard output carries the report and nothing else; what is going on goes to standard error. Equal options give equal
-output, but for the block `run` of the JSON.
-"""
-
-import platform
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from loadgen.report import arms as side_by_side
 from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario, ScenarioError
-from loadgen.schedule import build
-from loadgen.sim import inputs
-from loadgen.sim.arm import CORE, Arm, Ran, run_all
+from loadgen.schedule import Schedule, build
+from loadgen.sim import inputs, output
+from loadgen.sim.arm import CORE, LEARNED, Arm, Ran, run_all
 from loadgen.sim.inputs import Inputs
 from loadgen.sim.loop import Timing
+from loadgen.sim.recorded import recorded
+from loadgen.sim.routers import names as routers
+from loadgen.sim.search import Found, Probe, Search
 
 MET, MISSED, WRONG, INVALID = 0, 1, 2, 3  # exit codes (loadgen.md 1.1)
-SCHEMA = "forebay.report/1"
-_PLAIN_WIDTH = 140  # without a terminal
 
 
 class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +30,18 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
     config: Path | None = None
     fleet: str | None = None
     routers: tuple[str, ...] = (CORE,)
+    lengths: str = LEARNED
     timing: Timing = Timing()
     seeds: int = 1
     seed: int | None = None
     jobs: int = 1
     rate: float | None = None
     scale: float | None = None
+    find_max_rate: bool = False
+    start: float = 0.25
+    probe_s: float = 120.0
     journal: Path | None = None
+    from_journal: Path | None = None
     check: bool = False
     json: bool = False
     changes: tuple[str, ...] = ()
@@ -53,130 +54,158 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
 def sim_command(options: SimOptions) -> int:
     """Run it; the exit code."""
     try:
-        return _simulate(options)
+        return _Command(options).run()
     except inputs.UNUSABLE as error:
-        _say(f"forebay sim: {error}")
+        output.say(f"forebay sim: {error}")
         return WRONG
 
 
-def _simulate(options: SimOptions) -> int:
-    began_s = time.time()
-    given = _given(options)
-    first = given.scenario.seed if options.seed is None else options.seed
-    if options.dry_run:
-        _describe(given.scenario, first)
-        return MET
-    arms = [_arm(options, given, router) for router in options.routers]
-    tasks = [(arm, seed) for arm in arms for seed in range(first, first + options.seeds)]
-    ran = run_all(tasks, options.jobs, lambda arm, one: _progress(options, arm, one))
-    reports = {arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in arms}
-    if options.json:
-        _print_json(options, given, reports, _run_block(began_s, ran))
-    else:
-        _print_tables(given, reports)
-    return _exit_code(next(iter(reports.values())))
+class _Command:
+    """One call. Raises one of `inputs.UNUSABLE` for options that cannot be."""
+
+    def __init__(self, options: SimOptions) -> None:
+        _check(options)
+        self._options = options
+        self._began_s = time.time()
+        self._given = _given(options)
+        self._seed = self._given.scenario.seed if options.seed is None else options.seed
+        self._schedule = self._fixed_schedule()
+        self._arms = [self._arm(router) for router in options.routers]
+
+    def run(self) -> int:
+        if self._options.dry_run:
+            output.describe(self._given.scenario, self._schedule or build(self._given.scenario, self._seed))
+            return MET
+        return self._search() if self._options.find_max_rate else self._compare()
+
+    def _compare(self) -> int:
+        first = self._seed
+        tasks = [(arm, seed) for arm in self._arms for seed in range(first, first + self._options.seeds)]
+        ran = run_all(tasks, self._options.jobs, self._told)
+        reports = {
+            arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in self._arms
+        }
+        if self._options.json:
+            self._json(ran, {router: side_by_side.as_json(runs) for router, runs in reports.items()})
+        else:
+            output.tables(self._given.scenario, reports)
+        return _exit_code(next(iter(reports.values())))
+
+    def _search(self) -> int:
+        options = self._options
+        searches = [Search(arm, self._seed, options.start, options.probe_s) for arm in self._arms]
+        found = _search_all(searches, options.jobs, self._probed)
+        if options.json:
+            self._json([], {one.router: msgspec.to_builtins(one) for one in found})
+        else:
+            output.found_table(self._given.scenario, found)
+        if not all(one.valid for one in found):
+            output.say("INVALID: no group of requests is large enough to be judged; take longer --probe-seconds")
+            return INVALID
+        return MET if all(one.scale for one in found) else MISSED
+
+    def _json(self, ran: Sequence[Ran], arms: dict[str, object]) -> None:
+        options, given = self._options, self._given
+        target = {
+            "fleet": msgspec.to_builtins(given.fleet),
+            "timing": msgspec.to_builtins(options.timing),
+            "lengths": options.lengths,
+        }
+        output.json(output.run_block(self._began_s, ran), target, given.scenario, arms)
+
+    def _fixed_schedule(self) -> Schedule | None:
+        options, scenario = self._options, self._given.scenario
+        if options.schedule is not None:
+            return inputs.schedule(options.schedule)
+        if options.from_journal is None:
+            return None
+        made = recorded(options.from_journal, scenario)
+        if made.guessed:
+            self._say(
+                f"{made.guessed} of {len(made.schedule.requests)} requests got no answer in the journal: "
+                "the median answer of their tenant is taken"
+            )
+        return made.schedule
+
+    def _arm(self, router: str) -> Arm:
+        given, options = self._given, self._options
+        return Arm(
+            router=router,
+            scenario=given.scenario,
+            fleet=given.fleet,
+            policy=given.policy,
+            timing=options.timing,
+            lengths=options.lengths,
+            schedule=self._schedule,
+            check=options.check,
+            journal=options.journal,
+        )
+
+    def _told(self, arm: Arm, ran: Ran) -> None:
+        self._say(f"{arm.router}, seed {ran.report.seed}: {ran.requests:,} requests in {ran.took_s:.1f} s")
+
+    def _probed(self, router: str, probe: Probe) -> None:
+        share = "" if probe.attainment is None else f", {probe.attainment * 100:.1f} % within the SLO"
+        cut = " when it was cut off" if probe.cut else ""
+        self._say(f"{router}, seed {probe.seed}: {probe.rate:.2f}/s {probe.why or 'passed'}{share}{cut}")
+
+    def _say(self, text: str) -> None:
+        if not self._options.quiet:
+            output.say(text)
 
 
 def _given(options: SimOptions) -> Inputs:
     given = inputs.read(options.scenario, options.fleet, options.config, options.changes)
+    if options.lengths == "declared":
+        given = inputs.declared(given)
     if given.without_effect and not options.quiet:
-        _say(f"without effect in the simulator: {', '.join(given.without_effect)}")
-    if options.journal is not None and (options.routers != (CORE,) or options.seeds != 1):
-        raise ScenarioError("--journal: a journal holds one run of the core; leave --router and --seeds out")
-    scenario = given.scenario
+        output.say(f"without effect in the simulator: {', '.join(given.without_effect)}")
+    return msgspec.structs.replace(given, scenario=_offered(options, given.scenario))
+
+
+def _offered(options: SimOptions, scenario: Scenario) -> Scenario:
     if options.trace is not None:
         scenario = scenario.with_trace(options.trace)
     if options.rate is not None:
         scenario = scenario.at_rate(options.rate)
-    if options.scale is not None:
-        scenario = scenario.scaled(options.scale)
-    return msgspec.structs.replace(given, scenario=scenario)
+    return scenario if options.scale is None else scenario.scaled(options.scale)
 
 
-def _arm(options: SimOptions, given: Inputs, router: str) -> Arm:
-    return Arm(
-        router=router,
-        scenario=given.scenario,
-        fleet=given.fleet,
-        policy=given.policy,
-        timing=options.timing,
-        schedule=inputs.schedule(options.schedule) if options.schedule else None,
-        check=options.check,
-        journal=options.journal,
-    )
+def _check(options: SimOptions) -> None:
+    """Options that do not go together. Raises ScenarioError."""
+    unknown = [router for router in options.routers if router not in (CORE, *routers())]
+    if unknown:
+        raise ScenarioError(f"--router: no router is called {unknown[0]}; there are core, {', '.join(routers())}")
+    if len(set(options.routers)) < len(options.routers):
+        raise ScenarioError("--router: each arm once")
+    if options.journal is not None and (options.routers != (CORE,) or options.seeds > 1 or options.find_max_rate):
+        raise ScenarioError("--journal: a journal holds one run of the core")
+    fixed = [
+        name for name, path in (("--schedule", options.schedule), ("--from-journal", options.from_journal)) if path
+    ]
+    if len(fixed) > 1 or (fixed and (options.rate or options.scale or options.seeds > 1 or options.find_max_rate)):
+        raise ScenarioError(
+            f"{fixed[0]}: the requests are given; no other source, rate or number of seeds goes with it"
+        )
 
 
-def _describe(scenario: Scenario, seed: int) -> None:
-    """What would be offered."""
-    plan = build(scenario, seed)
-    prompt = sum(one.input_tokens for one in plan.requests)
-    output = sum(one.output_tokens for one in plan.requests)
-    number = len(plan.requests)
-    sys.stdout.write(
-        f"{scenario.name}, seed {seed}: {number:,} requests, {plan.measured:,} of them measured in "
-        f"{scenario.duration_s:g} s, {scenario.rate:.2f}/s\n"
-        f"prompt tokens: {prompt:,}, {prompt / max(1, number):,.0f} a request; "
-        f"{plan.ideal_cached_tokens:,} of the measured ones known to an unlimited cache\n"
-        f"output tokens: {output:,}, {output / max(1, number):,.0f} a request\n"
-        f"schedule: sha256 {plan.digest()}\n"
-    )
-
-
-def _print_tables(given: Inputs, reports: Mapping[str, Sequence[RunReport]]) -> None:
-    page = Console()
-    if not page.is_terminal:
-        page = Console(width=_PLAIN_WIDTH)
-    runs = next(iter(reports.values()))
-    seeds = f"seed {runs[0].seed}" if len(runs) == 1 else f"{len(runs)} seeds from {runs[0].seed}"
-    page.print(
-        f"{given.scenario.name}: {given.scenario.rate:.2f} requests/s for {runs[0].window_s:g} s, {seeds}",
-        highlight=False,
-    )
-    page.print(side_by_side.table(reports))
-    page.print(side_by_side.engines(reports))
-    page.print()
-    for note in side_by_side.footnotes(given.scenario.slo, reports):
-        page.print(note, highlight=False)
-
-
-def _print_json(
-    options: SimOptions, given: Inputs, reports: Mapping[str, Sequence[RunReport]], run: dict[str, object]
-) -> None:
-    document = {
-        "schema": SCHEMA,
-        "run": run,
-        "target": {
-            "driver": "sim",
-            "fleet": msgspec.to_builtins(given.fleet),
-            "timing": msgspec.to_builtins(options.timing),
-        },
-        "scenario": msgspec.to_builtins(given.scenario),
-        "arms": {router: side_by_side.as_json(runs) for router, runs in reports.items()},
-    }
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-
-
-def _run_block(began_s: float, ran: Sequence[Ran]) -> dict[str, object]:
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began_s)),
-        "took_s": round(time.time() - began_s, 3),
-        "python": platform.python_version(),
-        "each": [{"took_s": round(one.took_s, 3), "events": one.events, "requests": one.requests} for one in ran],
-    }
+def _search_all(searches: Sequence[Search], jobs: int, probed: Callable[[str, Probe], None]) -> list[Found]:
+    """Each search, on so many processes; its probes are told when it is over where there are several."""
+    if jobs <= 1 or len(searches) <= 1:
+        return [search.run(probed) for search in searches]
+    with ProcessPoolExecutor(min(jobs, len(searches)), mp_context=get_context("spawn")) as pool:
+        found = []
+        for future in [pool.submit(search.run) for search in searches]:
+            one = future.result()
+            for probe in one.probes:
+                probed(one.router, probe)
+            found.append(one)
+        return found
 
 
 def _exit_code(runs: Sequence[RunReport]) -> int:
     """By the first arm."""
     if not all(run.valid for run in runs):
-        _say("INVALID: no group of requests is large enough to be judged (100); simulate a longer time")
+        output.say("INVALID: no group of requests is large enough to be judged (100); simulate a longer time")
         return INVALID
     return MET if all(run.met for run in runs) else MISSED
-
-
-def _progress(options: SimOptions, arm: Arm, ran: Ran) -> None:
-    if not options.quiet:
-        _say(f"{arm.router}, seed {ran.report.seed}: {ran.requests:,} requests in {ran.took_s:.1f} s")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -6,6 +6,7 @@ elements have names are entered by name (`tenants.chat.arrivals.rate=5`). The va
 
 import gzip
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def read(scenario: str, fleet: str | None, config: Path | None, changes: Iterabl
         policy=policies.policy(raw, fleets.pools(engines, model)),
         without_effect=tuple(_useless(raw, "")),
     )
+
+
+def declared(given: Inputs) -> Inputs:
+    """With the predictor that takes `max_tokens` for the length."""
+    settings = replace(given.policy.settings, length="declared")
+    return msgspec.structs.replace(given, policy=msgspec.structs.replace(given.policy, settings=settings))
 
 
 def schedule(path: Path) -> Schedule:

@@ -25,16 +25,19 @@ from loadgen.sim.engine import EngineModel, QueueFull
 from loadgen.sim.kv import InvariantError
 from loadgen.sim.router import Seen
 
-PATIENCE_S = 120.0  # loadgen.md 1.2, --timeout
 _SPINS = 1000
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `net_s` from front to engine (our choice), `poll_s` between looks at the engines, 0 for none."""
+    """Seconds. `net_s` from front to engine (our choice), `poll_s` between looks at the engines, 0 for none.
+
+    `patience_s`: how long a client waits for the end of its answer (loadgen.md 1.2, --timeout).
+    """
 
     net_s: float = 0.0003
     poll_s: float = 0.1
     poll_delay_s: float = 0.005
+    patience_s: float = 120.0
 
 
 class Front(Protocol):
@@ -148,8 +151,8 @@ class Floor:
         call.sample.ideal_tokens = self._ideal(call)
         self.samples.append(call.sample)
         leaves = planned.cancel_after_s
-        patience_s = PATIENCE_S if leaves is None else min(leaves, PATIENCE_S)
-        self._push(now + patience_s, self._leave, call)
+        limit_s = self._timing.patience_s
+        self._push(now + (limit_s if leaves is None else min(leaves, limit_s)), self._leave, call)
         self._front.arrived(call, now)
 
     def _ideal(self, call: Call) -> int:

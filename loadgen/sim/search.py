@@ -56,31 +56,31 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Search:
-    """One search for one arm. `told` hears of each probe."""
+    """One search for one arm: from `start` on, in windows of `probe_s`."""
 
     arm: Arm
     seed: int
     start: float
     probe_s: float
-    told: Callable[[Probe], None]
 
-    def run(self) -> Found:
-        """Find it."""
+    def run(self, told: Callable[[str, Probe], None] = lambda router, probe: None) -> Found:
+        """Find it; `told` hears of each probe."""
         probes: list[Probe] = []
 
         def passes(scale: float, seed: int = self.seed) -> bool:
             probe = self._probe(scale, seed)
             probes.append(probe)
-            self.told(probe)
+            told(self.arm.router, probe)
             return probe.passed
 
         low, high = _bracket(passes, self.start)
         while low and high < LARGEST and high / low > CLOSE:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if passes(middle) else (low, middle)
-        others = range(self.seed + 1, self.seed + CONFIRMED_BY)
-        while low and not all(passes(low, seed) for seed in others):
-            low, high = low / CLOSE, low
+        seeds = range(self.seed, self.seed + CONFIRMED_BY)
+        unsure = seeds[1:]  # the first has passed there
+        while low and not all(passes(low, seed) for seed in unsure):
+            low, high, unsure = low / CLOSE, low, seeds
             if low < SMALLEST:
                 low = 0.0
         return Found(

@@ -1,0 +1,114 @@
+"""What `forebay sim` prints: tables for people, JSON for programs. Standard output carries nothing else."""
+
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.report import arms as side_by_side
+from loadgen.report.run import RunReport
+from loadgen.scenario import Scenario
+from loadgen.schedule import Schedule
+from loadgen.sim.arm import Ran
+from loadgen.sim.search import CLOSE, CONFIRMED_BY, Found
+
+SCHEMA = "forebay.report/1"
+_PLAIN_WIDTH = 140  # without a terminal
+
+Reports = Mapping[str, Sequence[RunReport]]
+Plain = Mapping[str, object]
+
+
+def say(text: str) -> None:
+    """To people, beside the report."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def describe(scenario: Scenario, plan: Schedule) -> None:
+    """What would be offered."""
+    prompt = sum(one.input_tokens for one in plan.requests)
+    output = sum(one.output_tokens for one in plan.requests)
+    number = len(plan.requests)
+    sys.stdout.write(
+        f"{scenario.name}, seed {plan.seed}: {number:,} requests, {plan.measured:,} of them measured in "
+        f"{plan.window_end_s - plan.window_start_s:g} s\n"
+        f"prompt tokens: {prompt:,}, {prompt / max(1, number):,.0f} a request; "
+        f"{plan.ideal_cached_tokens:,} of the measured ones known to an unlimited cache\n"
+        f"output tokens: {output:,}, {output / max(1, number):,.0f} a request\n"
+        f"schedule: sha256 {plan.digest()}\n"
+    )
+
+
+def tables(scenario: Scenario, reports: Reports) -> None:
+    """One row for each arm: all requests, each cell, the engines."""
+    page = _page()
+    runs = next(iter(reports.values()))
+    seeds = f"seed {runs[0].seed}" if len(runs) == 1 else f"{len(runs)} seeds from {runs[0].seed}"
+    offered = sum(run.totals.offered / run.window_s for run in runs) / len(runs)
+    page.print(f"{scenario.name}: {offered:.2f} requests/s for {runs[0].window_s:g} s, {seeds}", highlight=False)
+    page.print(side_by_side.table(reports))
+    page.print(side_by_side.engines(reports))
+    page.print()
+    for note in side_by_side.footnotes(scenario.slo, reports):
+        page.print(note, highlight=False)
+
+
+def found_table(scenario: Scenario, found: Sequence[Found]) -> None:
+    """One row for each arm: how much load it carries."""
+    page = _page()
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    made.add_column(f"{scenario.name}: highest rate within the SLO", no_wrap=True)
+    for heading in ("requests/s", "x scenario", "fails at x", "attainment", "tokens/s", "probes", "limited by"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for one in found:
+        last = [probe for probe in one.probes if probe.scale == one.scale and probe.passed]
+        why = next((probe.why for probe in reversed(one.probes) if not probe.passed), "")
+        made.add_row(
+            f"  {one.router}",
+            f"{one.rate:.2f}",
+            f"{one.scale:.3f}",
+            f"{one.failed_scale:.3f}",
+            f"{min((probe.attainment or 0.0 for probe in last), default=0.0) * 100:.1f} %",
+            f"{min((probe.tokens_per_s for probe in last), default=0.0):,.0f}",
+            f"{len(one.probes)}",
+            why,
+        )
+    page.print(made)
+    page.print(
+        f"Bisected to {(CLOSE - 1) * 100:.0f} %; the rate passes under each of {CONFIRMED_BY} seeds. Attainment and "
+        "tokens are those of the least of them. Simulated engines.",
+        highlight=False,
+    )
+
+
+def json(run: Plain, target: Plain, scenario: Scenario, arms: Plain) -> None:
+    """The report document; only `run` differs between equal runs."""
+    document = {
+        "schema": SCHEMA,
+        "run": run,
+        "target": {"driver": "sim", **target},
+        "scenario": msgspec.to_builtins(scenario),
+        "arms": arms,
+    }
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def run_block(began_s: float, ran: Sequence[Ran]) -> dict[str, object]:
+    """What differs from run to run: when, where, how fast."""
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began_s)),
+        "took_s": round(time.time() - began_s, 3),
+        "python": platform.python_version(),
+        "each": [{"took_s": round(one.took_s, 3), "events": one.events, "requests": one.requests} for one in ran],
+    }
+
+
+def _page() -> Console:
+    page = Console()
+    return page if page.is_terminal else Console(width=_PLAIN_WIDTH)
