@@ -47,9 +47,7 @@ class Assessing:
         ticket.tokens = ticket.weight = lengths.prompt_tokens(request)
         ticket.output = lengths.predict(request)
         if books.prefixes is not None and request.prefix:
-            ticket.match = books.prefixes.match(request, now)
-            ticket.matched_s = now
-            ticket.weight -= ticket.match.most
+            ticket.weight -= ticket.take_match(books.prefixes.match(request, now), now)
         if len(queues) > 1:
             ticket.pool = pool.choose(queues, ticket, lengths)
         ticket.long = 0 < ticket.pool.long_from < ticket.weight

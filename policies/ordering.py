@@ -43,8 +43,7 @@ def place(ticket: Ticket, ordering: str, speed: float, decode_s: float) -> None:
     if ordering == "fcfs":
         ticket.key = (ticket.order,)
         return
-    uncached = ticket.tokens - (ticket.match.most if ticket.match is not None else 0)
-    prefill_s = uncached / speed
+    prefill_s = ticket.weight / speed
     arrived_s = ticket.request.arrived_s
     cost_s = prefill_s + ANSWER_SHARE * _answer_s(ticket.output, decode_s)
     if ticket.due_s == inf:

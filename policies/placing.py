@@ -115,14 +115,13 @@ class Placing:
 
     def _rematch(self, ticket: Ticket, now: float) -> None:
         if self.books.prefixes is not None and ticket.request.prefix and now - ticket.matched_s > REMATCH_S:
-            ticket.match = self.books.prefixes.match(ticket.request, now)
-            ticket.matched_s = now
+            ticket.take_match(self.books.prefixes.match(ticket.request, now), now)
 
     # ---- one request
 
     def place(self, ticket: Ticket, room: Sequence[Load], now: float) -> Dispatch | None:
         """Send a request to the best of `room`; or let it wait a little for an engine that has its prefix."""
-        if ticket.match is not None and ticket.match.most and not ticket.hold_s:
+        if ticket.match is not None and not ticket.hold_s:
             warm = self._worth_waiting_for(ticket, room, now)
             if warm is not None:
                 ticket.only = warm.name

@@ -16,10 +16,10 @@ WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
     sequences, tokens = ticket.sequences, ticket.tokens
-    cached = ticket.match.cached if ticket.match is not None else None
+    match = ticket.match
     found: list[Load] = []
     for load in loads:
-        uncached = tokens - cached.get(load.name, 0) if cached else tokens
+        uncached = tokens if match is None else tokens - match.cached(load.name)
         if long_from and uncached > long_from:
             free = load.longs < load.lanes
         else:

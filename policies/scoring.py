@@ -33,14 +33,12 @@ def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:
 
 def cost(load: Load, ticket: Ticket) -> float:
     """The lower the better."""
-    match = ticket.match
-    uncached = ticket.tokens if match is None else ticket.tokens - match.cached.get(load.name, 0)
-    return (load.prefill_tokens + uncached + 1) / load.speed * (load.sequences + load.foreign + 1) / load.room_seqs
+    return (load.prefill_tokens + ticket.uncached(load.name) + 1) / load.speed * (load.sequences + load.foreign + 1) / load.room_seqs
 
 
 def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, ratio: float) -> Sequence[Load]:
     """Those of `loads` with no more than `ratio` times their share of the sequences on `everyone`."""
-    if len(loads) == 1 or ticket.match is None or not ticket.match.cached:
+    if len(loads) == 1 or ticket.match is None:
         return loads  # without a prefix nothing pulls towards a full one
     total = sum(load.sequences for load in everyone)
     share = (total + 1) / len(everyone)

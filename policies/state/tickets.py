@@ -66,7 +66,7 @@ class Ticket:
         self.key: tuple[float, ...] = (order,)
         self.long = False  # its lane, by the tokens no endpoint has cached
         self.lost_s = inf  # from then on it cannot be in time, and stands behind those that can
-        self.match: Match | None = None
+        self.match: Match | None = None  # only where some endpoint has some of it
         self.matched_s = 0.0
         self.output: Prediction | None = None
         self.ttft_s = 0.0  # predicted at arrival, counted from then
@@ -83,7 +83,13 @@ class Ticket:
     def uncached(self, endpoint: str) -> int:
         """Prompt tokens that this endpoint would have to compute."""
         match = self.match
-        return self.tokens if match is None else self.tokens - match.cached.get(endpoint, 0)
+        return self.tokens if match is None else self.tokens - match.cached(endpoint)
+
+    def take_match(self, match: Match, now: float) -> int:
+        """Remember who has how much of its prompt cached; the most that anybody has."""
+        self.matched_s = now
+        self.match = match if match.holders else None
+        return match.cached(match.holders[0]) if match.holders else 0
 
     def may_use(self, endpoint: str) -> bool:
         """Whether it may go there: it has not come back from it, and does not wait for another."""
