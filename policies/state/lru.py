@@ -126,7 +126,7 @@ class Holdings:
         """The first `depth` blocks, all held, are used now; `again` by one more request."""
         while depth:
             run = self._runs[chain[depth - 1]]
-            if run.end() > depth:
+            if again and run.end() > depth:
                 run = self._cut(run, depth)
             run.used_s = now
             if again and run.queue is run.shelf.once:

@@ -16,7 +16,7 @@ from policies.state.lru import BLOCK_BYTES, RUN_BYTES, SHELF_BYTES, Account, Cha
 from policies.state.match import Match, Slot
 from policies.types import Affinity, InferenceRequest
 
-STRETCHES = 64  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows
+STRETCHES = 1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
 MOST_HOLDERS = 8  # [o]: who scores more than that many warm endpoints gains nothing
 SWEEP_BLOCKS = 64  # of endpoints that have gone, at each insert
 STALE_RUNS = 2  # looked for at each insert, which makes two at most
@@ -172,21 +172,21 @@ class Prefixes:
 
     def _room(self, slot: Slot, chain: Chain, depth: int, now: float) -> int:
         """Make room for a chain of which `depth` blocks are held. Returns how far it may be held."""
-        end = min(len(chain), self._reach(slot))
+        end = max(depth, min(len(chain), self._reach(slot)))
         for _ in range(EVICTIONS + end - depth):
-            giver, blocks = self._giver(slot, depth, end) if depth < end else (None, 0)
+            giver, blocks = self._giver(slot, depth, end)
             if giver is None:
                 return end
             run = giver.holdings.first(now)
-            if run is not None and giver is slot and run.blocks[0] in chain[:depth]:
-                end -= blocks  # nothing is older than its own beginning
+            if run is not None and giver is slot and run.start < depth < end and chain[run.start] == run.blocks[0]:
+                end = max(depth, end - blocks)  # nothing is older than its own beginning
             elif run is not None:
                 self._drop(giver, run, blocks)
         return depth
 
     def _giver(self, slot: Slot, depth: int, end: int) -> tuple[Slot | None, int]:
         """Who must give how many blocks before this endpoint takes these: itself, one that has too much, or nobody."""
-        more_bytes = (end - depth) * BLOCK_BYTES + RUN_BYTES + SHELF_BYTES
+        more_bytes = (end - depth) * BLOCK_BYTES + RUN_BYTES + SHELF_BYTES if depth < end else 0
         over_bytes = slot.holdings.used_bytes + more_bytes - self._part_bytes()
         if over_bytes > 0:
             return slot, -(-over_bytes // BLOCK_BYTES)
