@@ -21,6 +21,7 @@ from policies.journal import JournalError
 from policies.types import InferenceRequest
 
 LONG_BLOCKS_FROM_TOKENS = 4096  # scheduling.md 8
+WARMUP_SHARE = 0.1  # at most that much of it is not measured: simulated engines begin cold
 _DEFAULT_BLOCK_TOKENS = 64
 
 
@@ -67,9 +68,14 @@ class _Made:
         requests = sorted(requests, key=lambda request: request.arrived_s)
         usual = self._usual(requests)
         begin_s, end_s = requests[0].arrived_s, requests[-1].arrived_s
-        planned = tuple(self._planned(number, one, begin_s, usual) for number, one in enumerate(requests))
+        warmup_s = min(self._scenario.warmup_s, WARMUP_SHARE * (end_s - begin_s))
+        planned = (self._planned(number, one, begin_s, usual) for number, one in enumerate(requests))
         made = Schedule(
-            name=self._scenario.name, seed=0, window_start_s=0.0, window_end_s=end_s - begin_s + 1e-6, requests=planned
+            name=self._scenario.name,
+            seed=0,
+            window_start_s=warmup_s,
+            window_end_s=end_s - begin_s + 1e-6,
+            requests=tuple(msgspec.structs.replace(one, measured=one.t >= warmup_s) for one in planned),
         )
         return Recorded(schedule=made, guessed=self._guessed)
 
@@ -107,7 +113,7 @@ class _Made:
             max_tokens=request.max_output_tokens or None,
             stream=request.streamed,
             cancel_after_s=None if left_s is None else left_s - request.arrived_s,
-            measured=True,
+            measured=False,
             system=None,
             blocks=blocks,
         )
