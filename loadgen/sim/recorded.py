@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median_low
+from typing import Any
 
 import msgspec
 
@@ -136,18 +137,24 @@ class _Made:
 
 
 def _events(path: Path) -> Iterator[tuple[float, Event]]:
-    """What was handled, in order. Raises ScenarioError."""
-    decode = msgspec.json.Decoder(dict[str, object]).decode
+    """What was handled, in order; a last line that was cut off in writing is left out. Raises ScenarioError."""
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
     number = 0
     try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                line = decode(text)
-                if number == 1:
-                    journal.check_header(line)  # type: ignore[arg-type]
-                elif "dropped" not in line:
-                    yield float(line["t"]), journal.decode_event(line)  # type: ignore[arg-type]
+        for number, text in _lines(path):
+            line = decode(text)
+            if number == 1:
+                journal.check_header(line)
+            elif "dropped" not in line:
+                yield msgspec.convert(line["t"], float), journal.decode_event(line)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
     except (JournalError, msgspec.MsgspecError, KeyError) as error:
         raise ScenarioError(f"{path}, line {number}: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.endswith(b"\n"):
+                yield number, text
