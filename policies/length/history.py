@@ -7,9 +7,10 @@
 - A cut answer says only that it would have been longer. It counts among those that were still going at its bucket and
   then leaves (the estimate of Kaplan and Meier), which hands its unit to the buckets above as the rest of the blend has
   them. Otherwise impatient clients would teach that answers are short.
-- What is shown is renewed every 16 answers, more often for a young node: after its 2nd, 4th and 8th.
-- Bounds: the nodes of a tenant that were used least recently go first; above the bound of all tenants together the
-  tenant that has been silent for longest is forgotten whole.
+- What is shown is renewed with each of a node's answers up to the 16th, then every 16. The first changes nothing: it
+  would weigh a twentieth, and heads that never come again are many.
+- Bounds: the node that a tenant used least recently goes first; above the bound of all tenants together that of the
+  tenant that has been silent for longest.
 """
 
 from array import array
@@ -21,7 +22,6 @@ HALF_LIFE_ANSWERS = 500
 GROWTH = 2 ** (1 / HALF_LIFE_ANSWERS)
 UNIT_LIMIT = 1e6
 RENEW_ANSWERS = 16
-RENEW_YOUNG_AT = (2, 4, 8)
 PARENT_ANSWERS = 20
 TENANT_NODES = 512
 NODES = 10_000  # at up to 1.6 KiB each within the 16 MiB of scheduling.md 3
@@ -48,7 +48,7 @@ class Node:
         (self.ended if natural else self.cut)[bucket] += self.unit
         self.unit *= GROWTH
         self.learned += 1
-        if self.learned % RENEW_ANSWERS == 0 or self.learned in RENEW_YOUNG_AT:
+        if 1 < self.learned < RENEW_ANSWERS or self.learned % RENEW_ANSWERS == 0:
             self._renew(parent.cdf)
 
     def _renew(self, parent: "array[float]") -> None:
@@ -123,12 +123,14 @@ class History:
             nodes[key] = node
             node.learn(bucket, natural, parent)
             parent = node
-        if len(nodes) > TENANT_NODES or self.count > NODES:
-            self._trim(nodes)
-
-    def _trim(self, nodes: dict[Key, Node]) -> None:
         while len(nodes) > TENANT_NODES:
-            del nodes[next(iter(nodes))]
-            self.count -= 1
+            self._forget(tenant)
         while self.count > NODES:
-            self.count -= len(self.tenants.pop(next(iter(self.tenants))))
+            self._forget(next(iter(self.tenants)))
+
+    def _forget(self, tenant: str) -> None:
+        nodes = self.tenants[tenant]
+        del nodes[next(iter(nodes))]
+        self.count -= 1
+        if not nodes:
+            del self.tenants[tenant]

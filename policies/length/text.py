@@ -1,12 +1,12 @@
 """History and ratios as JSON text and back, in the order in which they would be forgotten.
 
 A node is an object: its key, how many answers taught it, the unit of the next one, and `state`: its three rows of
-32-bit floats (ended, cut, cdf), exact, little-endian, in base64. `p50` and `p90` are for the reader.
+32-bit floats (ended, cut, cdf), exact, in base64 (text would be longer and slower). `p50` and `p90` are for the reader.
 """
 
 import json
 import math
-import struct
+import sys
 from array import array
 from base64 import b64decode, b64encode
 from itertools import pairwise
@@ -18,7 +18,6 @@ from policies.length.ratios import LEAST_BYTES, MOST_BYTES, RATIOS, Ratios
 
 VERSION = 1
 
-_STATE = struct.Struct(f"<{3 * BUCKETS + 1}f")
 _UNIT_MOST = UNIT_LIMIT * GROWTH**16
 
 
@@ -26,18 +25,18 @@ def written(history: History, ratios: Ratios) -> str:
     """The text of both."""
     tenants = {tenant: [_plain(key, node) for key, node in nodes.items()] for tenant, nodes in history.tenants.items()}
     known = [[*key, value] for key, value in ratios.known.items()]
-    return json.dumps({"version": VERSION, "bytes_per_token": known, "tenants": tenants})
+    return json.dumps({"version": VERSION, "byte_order": sys.byteorder, "bytes_per_token": known, "tenants": tenants})
 
 
 def read(text: str) -> tuple[History, Ratios]:
     """What `written` wrote; raises ValueError that says what is wrong with `text`."""
     try:
         plain = json.loads(text)
-        version = plain["version"]
-        if version != VERSION:
-            raise ValueError(f"version {version!r}, not {VERSION}")
+        made_as = (plain["version"], plain["byte_order"])
+        if made_as != (VERSION, sys.byteorder):
+            raise ValueError(f"version and byte order {made_as}, not {(VERSION, sys.byteorder)}")
         return _history(plain["tenants"]), _ratios(plain["bytes_per_token"])
-    except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"lengths are not as expected: {type(error).__name__}: {error}") from None
     except ValueError as error:
         raise ValueError(f"lengths are not as expected: {error}") from None
@@ -50,7 +49,7 @@ def _plain(key: Key, node: Node) -> dict[str, object]:
         "p50": round(node.shown.p50),
         "p90": round(node.shown.p90),
         "unit": node.unit,
-        "state": b64encode(_STATE.pack(*node.ended, *node.cut, *node.cdf)).decode(),
+        "state": b64encode(node.ended.tobytes() + node.cut.tobytes() + node.cdf.tobytes()).decode(),
     }
 
 
@@ -75,18 +74,17 @@ def _key(plain: list[str | int]) -> Key:
 
 
 def _node(plain: dict[str, Any]) -> Node:
-    floats = _STATE.unpack(b64decode(plain["state"], validate=True))
-    counts, cdf = floats[: 2 * BUCKETS], floats[2 * BUCKETS :]
-    learned, unit = plain["learned"], float(plain["unit"])
-    if not (all(map(math.isfinite, floats)) and min(counts) >= 0.0 and type(learned) is int and learned > 0):
-        raise ValueError(f"node {plain['key']!r}: counts")
-    if not 1.0 <= unit <= _UNIT_MOST:
-        raise ValueError(f"node {plain['key']!r}: unit {unit}")
+    floats = array("f", b64decode(plain["state"], validate=True))
+    cdf = floats[2 * BUCKETS :]
+    learned, unit = plain["learned"], plain["unit"]
+    if not (len(cdf) == BUCKETS + 1 and all(map(math.isfinite, floats)) and min(floats) >= 0.0):
+        raise ValueError(f"node {plain['key']!r}: state")
+    if not (type(learned) is int and learned > 0 and type(unit) is float and 1.0 <= unit <= _UNIT_MOST):
+        raise ValueError(f"node {plain['key']!r}: learned {learned!r}, unit {unit!r}")
     if cdf[0] != 0.0 or cdf[-1] != 1.0 or any(after < before for before, after in pairwise(cdf)):
         raise ValueError(f"node {plain['key']!r}: cdf")
-    kept = array("f", cdf)
-    node = Node(kept, summary(kept))
-    node.ended, node.cut = array("f", counts[:BUCKETS]), array("f", counts[BUCKETS:])
+    node = Node(cdf, summary(cdf))
+    node.ended, node.cut = floats[:BUCKETS], floats[BUCKETS : 2 * BUCKETS]
     node.learned, node.unit = learned, unit
     return node
 

@@ -1,0 +1,239 @@
+"""What one endpoint is believed to hold, and in which order that is forgotten.
+
+Blocks that came with one request stand in one run, so using a chain again costs a step per earlier request, not one
+per block. A run is cut where a later chain leaves it. Each tenant has a shelf with two queues: runs seen once, and
+runs seen again, oldest first.
+
+1. **Whole from the start.** Who holds a block holds every block before it. That lets a chain be searched by halves.
+   Therefore a chain is used from its end to its start (a start is never older than what stands on it), blocks leave
+   from the end of a run, seen once before seen again, and all that stands on one first block is on one shelf.
+2. The tenant with the most blocks gives; at equal numbers of blocks all keep their own.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from policies.fingerprint import depth_bytes
+
+BLOCK_BYTES = 320  # measured at the worst filling of both dictionaries (tests/policies/test_prefixes_memory.py)
+RUN_BYTES = 320
+SHELF_BYTES = 800
+LOOKS = 8  # [o] tenants looked at when one must give: with so few the one with the most is found for certain
+
+Chain = tuple[int, ...]
+Known = dict[int, int]
+"""Block -> bitmask of the endpoints that hold it."""
+
+
+class Account:
+    """Bytes of all endpoints together."""
+
+    __slots__ = ("used_bytes",)
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
+class Shelf:
+    """What the requests of one tenant have left on one endpoint."""
+
+    __slots__ = ("again", "blocks", "once", "tenant")
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.blocks = 0
+        self.once: OrderedDict[Run, None] = OrderedDict()
+        self.again: OrderedDict[Run, None] = OrderedDict()
+
+    def first(self) -> "Run | None":
+        """The run whose end is to go first."""
+        return next(iter(self.once or self.again), None)
+
+    def stale(self, before_s: float) -> "Run | None":
+        """A run last used before then, none of whose followers is left."""
+        for queue in (self.once, self.again):
+            run = next(iter(queue), None)
+            if run is not None and run.used_s < before_s:
+                return run
+        return None
+
+
+class Run:
+    """Consecutive blocks of one chain, from depth `start` on, all last used at `used_s`; `queue` is one of its shelf's."""
+
+    __slots__ = ("blocks", "known", "queue", "shelf", "start", "used_s")
+
+    def __init__(self, shelf: Shelf, start: int, blocks: Chain, known: Known, used_s: float) -> None:
+        self.shelf = shelf
+        self.queue = shelf.once
+        self.start = start
+        self.blocks = blocks
+        self.known = known
+        self.used_s = used_s
+
+    def end(self) -> int:
+        return self.start + len(self.blocks)
+
+
+class Holdings:
+    """The runs of one endpoint. `account` counts its bytes together with those of the others."""
+
+    __slots__ = ("_account", "_block_tokens", "_most", "_ring", "_runs", "_shelves", "text_bytes", "used_bytes")
+
+    def __init__(self, account: Account, block_tokens: int) -> None:
+        self._account = account
+        self._block_tokens = block_tokens
+        self._runs: dict[int, Run] = {}
+        self._shelves: dict[str, Shelf] = {}
+        self._ring: deque[Shelf] = deque()  # the same shelves, to be looked at in turn
+        self._most = Shelf("")
+        self.text_bytes = 0
+        self.used_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def blocks_of(self, tenant: str) -> int:
+        """How many blocks this tenant's requests have left here."""
+        shelf = self._shelves.get(tenant)
+        return shelf.blocks if shelf is not None else 0
+
+    def depth(self, chain: Chain) -> int:
+        """How many blocks of this chain are held."""
+        runs = self._runs
+        if chain[-1] in runs:
+            return len(chain)
+        return bisect_left(chain, True, key=lambda block: block not in runs)
+
+    def fresh(self, chain: Chain, depth: int, since_s: float) -> int:
+        """How many of the first `depth` blocks, all held, were used since then."""
+        while depth:
+            run = self._runs[chain[depth - 1]]
+            if run.used_s >= since_s:
+                break
+            depth = run.start
+        return depth
+
+    def use(self, chain: Chain, depth: int, now: float, *, again: bool) -> None:
+        """The first `depth` blocks, all held, are used now; `again` by one more request."""
+        while depth:
+            run = self._runs[chain[depth - 1]]
+            if run.end() > depth:
+                run = self._cut(run, depth)
+            run.used_s = now
+            if again and run.queue is run.shelf.once:
+                del run.queue[run]
+                run.queue = run.shelf.again
+                run.queue[run] = None
+            else:
+                run.queue.move_to_end(run)
+            depth = run.start
+
+    def add(self, tenant: str, chain: Chain, depth: int, known: Known, now: float) -> None:
+        """Hold this chain from `depth` on; what is before that is held."""
+        shelf = self._runs[chain[depth - 1]].shelf if depth else self._shelf(tenant)
+        run = Run(shelf, depth, chain[depth:], known, now)
+        run.queue[run] = None
+        self._runs.update(dict.fromkeys(run.blocks, run))
+        shelf.blocks += len(run.blocks)
+        self._text(depth, len(chain), 1)
+        self._charge(RUN_BYTES + BLOCK_BYTES * len(run.blocks))
+
+    def drop(self, run: Run, most: int) -> Chain:
+        """Forget the last blocks of a run, at most so many; they are returned."""
+        keep = max(0, len(run.blocks) - most)
+        gone = run.blocks[keep:]
+        self._text(run.start + keep, run.end(), -1)
+        run.blocks = run.blocks[:keep]
+        if not keep:
+            del run.queue[run]
+        for block in gone:
+            del self._runs[block]
+        run.shelf.blocks -= len(gone)
+        self._charge(-BLOCK_BYTES * len(gone) - (0 if keep else RUN_BYTES))
+        return gone
+
+    def first(self) -> Run | None:
+        """The run whose end is to go first: of the tenant with the most blocks, the oldest one seen only once."""
+        looks = 0
+        while looks < min(LOOKS, len(self._ring)) or (self._ring and not self._most.blocks):
+            shelf = self._look()
+            if shelf.blocks > self._most.blocks:
+                self._most = shelf
+            looks += 1
+        return self._most.first()
+
+    def stale(self, before_s: float) -> Run | None:
+        """A run last used before then, of the tenant whose turn it is; None also when only others have one."""
+        return self._look().stale(before_s) if self._ring else None
+
+    def own_end(self, chain: Chain) -> Run | None:
+        """The run that only the last request with this chain has brought, if there is one."""
+        depth = self.depth(chain)
+        run = self._runs[chain[depth - 1]] if depth else None
+        return run if run is not None and run.queue is run.shelf.once and run.end() == depth else None
+
+    def _look(self) -> Shelf:
+        """The next shelf in turn; one that has become empty is put away."""
+        shelf = self._ring[0]
+        if shelf.blocks:
+            self._ring.rotate(-1)
+        else:
+            self._ring.popleft()
+            del self._shelves[shelf.tenant]
+            self._charge(-SHELF_BYTES)
+        return shelf
+
+    def _shelf(self, tenant: str) -> Shelf:
+        shelf = self._shelves.get(tenant)
+        if shelf is None:
+            shelf = self._shelves[tenant] = Shelf(tenant)
+            self._ring.append(shelf)
+            self._charge(SHELF_BYTES)
+        return shelf
+
+    def _cut(self, run: Run, depth: int) -> Run:
+        """Cut a run in two at this depth and return the first part; the second keeps its place in the queue."""
+        first = Run(run.shelf, run.start, run.blocks[: depth - run.start], run.known, run.used_s)
+        run.blocks = run.blocks[depth - run.start :]
+        run.start = depth
+        first.queue = run.queue
+        first.queue[first] = None
+        self._runs.update(dict.fromkeys(first.blocks, first))
+        self._charge(RUN_BYTES)
+        return first
+
+    def _text(self, start: int, end: int, sign: int) -> None:
+        tokens = self._block_tokens
+        self.text_bytes += sign * (depth_bytes(end, tokens) - depth_bytes(start, tokens))
+
+    def _charge(self, more_bytes: int) -> None:
+        self.used_bytes += more_bytes
+        self._account.used_bytes += more_bytes
+
+
+def mark(known: Known, blocks: Sequence[int], bit: int) -> None:
+    """Note that the endpoint of this bit holds these blocks, which follow one another in a chain."""
+    before = joined = 0
+    for at, block in enumerate(blocks):
+        mask = known.get(block)
+        if mask is None:  # then nobody holds what follows
+            known.update(dict.fromkeys(blocks[at:], bit))
+            return
+        if mask is not before:  # equal masks are one object as far as possible
+            before, joined = mask, mask | bit
+        known[block] = joined
+
+
+def clear(known: Known, blocks: Sequence[int], bit: int) -> None:
+    """Note that the endpoint of this bit holds these blocks no longer."""
+    before = left = 0
+    for block in blocks:
+        mask = known[block]
+        if mask is not before:
+            before, left = mask, mask & ~bit
+        if left:
+            known[block] = left
+        else:
+            del known[block]
