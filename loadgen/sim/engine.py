@@ -10,6 +10,7 @@ from random import Random
 from loadgen.sim.kv import InvariantError
 from loadgen.sim.profile import EngineSettings, Profile
 from loadgen.sim.scheduler import Batch, Scheduler
+from loadgen.sim.scheduler_sglang import PrefillFirst
 from loadgen.sim.sequence import Sequence
 
 JITTER_SIGMA = 0.5
@@ -29,7 +30,8 @@ class EngineModel:
     def __init__(self, profile: Profile, settings: EngineSettings, seed: int = 0) -> None:
         self.profile = profile
         self.settings = settings
-        self.scheduler = Scheduler(settings, profile.kv_tokens)
+        rules = PrefillFirst if settings.variant == "sglang" else Scheduler
+        self.scheduler = rules(settings, profile.kv_tokens)
         self.prefill_factor = 1.0
         self.decode_factor = 1.0
         self.steps = 0

@@ -60,8 +60,13 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """The scheduler's flags under vLLM's names; defaults are vLLM 0.32's for an API server on a large GPU."""
+    """The scheduler's flags under vLLM's names; defaults are vLLM 0.32's for an API server on a large GPU.
 
+    `variant` is vllm or sglang. The last four are SGLang's names and defaults on H100 and H200 and count for it only;
+    it takes no notice of the budget of vLLM's step, the cap, the watermark and the scheduling policy.
+    """
+
+    variant: str = "vllm"
     max_num_seqs: int = 1024
     max_num_batched_tokens: int = 8192
     long_prefill_token_threshold: int = 0
@@ -74,6 +79,14 @@ class EngineSettings:
     scheduling_policy: str = "fcfs"
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    enable_mixed_chunk: bool = False
+    schedule_conservativeness: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("vllm", "sglang"):
+            raise ValueError(f"variant {self.variant}: neither vllm nor sglang")
 
 
 def names() -> list[str]:

@@ -83,6 +83,11 @@ class Scheduler:
                 f" is needed than the {blocks * size} tokens of this profile; lower --max-model-len"
             )
 
+    @property
+    def step_tokens(self) -> int:
+        """The most tokens a step may have."""
+        return self.settings.max_num_batched_tokens
+
     def enqueue(self, sequence: Sequence) -> None:
         """Put an arrival into the waiting queue."""
         self._arrivals += 1
@@ -226,10 +231,14 @@ class Scheduler:
         victim.decoding = False
         victim.preemptions += 1
         self.preemptions += 1
+        self._rank_again(victim)
+        insort(self.waiting, victim, key=_rank)
+
+    def _rank_again(self, victim: Sequence) -> None:
+        """Where a preempted sequence waits: at the head of the queue, or by its priority."""
         if self.settings.scheduling_policy != "priority":
             self._returns += 1
-            victim.rank = (-1, -self._returns)  # the head of the queue
-        insort(self.waiting, victim, key=_rank)
+            victim.rank = (-1, -self._returns)
 
     def _publish(self, sequence: Sequence, end: int) -> None:
         """Put the blocks that `end` tokens fill into the prefix table."""
@@ -264,7 +273,7 @@ class Scheduler:
         self.kv.check()
         if len(self.running) > self.settings.max_num_seqs:
             raise InvariantError(f"{len(self.running)} running, {self.settings.max_num_seqs} allowed")
-        if batch is not None and batch.tokens > self.settings.max_num_batched_tokens:
+        if batch is not None and batch.tokens > self.step_tokens:
             raise InvariantError("a step took more tokens than its budget")
         if [entry.rank for entry in self.waiting] != sorted(entry.rank for entry in self.waiting):
             raise InvariantError("the waiting queue is out of order")

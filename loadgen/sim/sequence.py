@@ -16,6 +16,7 @@ class State(Enum):
 class Sequence:
     """Asked: `prompt_tokens`, the `output_tokens` it will give, and `hashes`, the chained hash of each full block of
     prompt and answer (a shorter chain leaves the rest unshared; the salt is in the first hash, so in all).
+    `max_new_tokens` is what the engine is told about the length of the answer (None: nothing).
 
     Progress: `known` tokens exist (prompt and generated), `computed` of them are in the KV cache, `share` is
     the prefill chunk scheduled in the running step. `hit` came from the prefix cache at the last admission, `cached`
@@ -34,6 +35,7 @@ class Sequence:
         "hit",
         "id",
         "known",
+        "max_new_tokens",
         "output_tokens",
         "preemptions",
         "priority",
@@ -62,6 +64,7 @@ class Sequence:
         self.output_tokens = output_tokens
         self.hashes = hashes
         self.priority = priority
+        self.max_new_tokens: int | None = None
         self.reads_cache = True
         self.ready_s = 0.0
         self.rank: tuple[int, int] = (0, 0)  # place in the waiting queue

@@ -15,11 +15,18 @@ def test_invariants_hold_after_every_step_of_a_random_load(seed: int) -> None:
     assert trace(seed) == trace(seed)
 
 
-def trace(seed: int) -> list[tuple[float, tuple[str, ...]]]:
+@pytest.mark.parametrize("seed", range(6))
+def test_invariants_hold_for_sglang_too(seed: int) -> None:
+    flags = {"variant": "sglang", "chunked_prefill_size": 128, "enable_mixed_chunk": seed % 2 == 1}
+    flags["schedule_conservativeness"] = 0.01
+    assert trace(seed, **flags) == trace(seed, **flags)
+
+
+def trace(seed: int, **more: object) -> list[tuple[float, tuple[str, ...]]]:
     """A random load under KV pressure, checked at every step; what was given out when."""
     random = Random(seed)
     profile = load("llama8b-fp8-h100")
-    flags = {"scheduling_policy": "priority"} if seed % 2 else {}
+    flags = {**({"scheduling_policy": "priority"} if seed % 2 else {}), **more}
     settings = EngineSettings(
         max_num_seqs=16,
         max_num_batched_tokens=256,
@@ -49,6 +56,7 @@ def trace(seed: int) -> list[tuple[float, tuple[str, ...]]]:
                 hashes=range(base, base + (prompt + output) // 16),
                 priority=random.randrange(3),
             )
+            new.max_new_tokens = output + 20
             alive.append(new)
             model.submit(new, at)
         if random.random() < 0.02 and alive:

@@ -47,6 +47,19 @@ def test_a_scenario_reads_as_written() -> None:
         ("base_ms: 400", "base_s: 400", "base"),
         ("name: small", "name: [", "expected"),
         ("priority: interactive", "prio: interactive", "prio"),
+        ("seed: 7", "seed: 7\nclasses: {short: {max_total_tokens: 9}}", "one of them takes requests of any length"),
+        ("seed: 7", "seed: 7\nclasses: {short: {max_tokens: 9}}", "max_tokens"),
+        ("prompt: {prefix: sys}", "slo: {short: {target: 0.5}}", "no class is called short"),
+        ("prompt: {prefix: sys}", "slo: {all: {target: 1.5}}", "target"),
+        ("prompt: {prefix: sys}", "prompt: {tools: api}", "no prefix is called api"),
+        ("output: {kind: fixed, value: 20}", "", "`input` and `output` are missing"),
+        ("{kind: gamma, rate: 8.8, cv: 1.5}", "{kind: trace, file: f}", "lengths and prompts come from its trace"),
+        ("{kind: gamma, rate: 8.8, cv: 1.5}", "{kind: trace, file: f, speed: 2}", "speed"),
+        (
+            "{kind: gamma, rate: 8.8, cv: 1.5}",
+            "{kind: sessions, turns: {kind: fixed, value: 2}, think: {kind: fixed, value: 2}}",
+            "either `rate` or `users`",
+        ),
     ],
 )
 def test_what_is_wrong_is_refused_and_named(old: str, new: str, said: str) -> None:
@@ -85,6 +98,17 @@ def test_a_tenth_of_the_time_is_warm_up_and_five_seconds_at_most(total: float, w
     lasting = standard("demo").lasting(total)
     assert lasting.warmup_s == pytest.approx(warmup)
     assert lasting.warmup_s + lasting.duration_s == pytest.approx(total)
+
+
+def test_one_tenant_can_be_scaled_alone() -> None:
+    demo = standard("demo")
+    more = demo.scaled(3, only="docs")
+    assert more.rate == pytest.approx(demo.rate + 2 * 1.1)
+
+
+def test_there_is_no_scenario_of_another_name() -> None:
+    with pytest.raises(ScenarioError, match="no scenario is called rush; there are agent-tools, agents"):
+        standard("rush")
 
 
 def test_a_rate_keeps_the_mix() -> None:
