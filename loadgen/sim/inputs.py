@@ -107,7 +107,7 @@ def _sorted(changes: Iterable[str]) -> tuple[Changes, Changes, Changes]:
             raise ScenarioError(f"--set {change}: expected a.b.c=value")
         first, _, rest = path.partition(".")
         whole = first in found and rest
-        found[first if whole else "scenario"].append((rest if whole else path, yaml.safe_load(text)))
+        found[first if whole else "scenario"].append((rest if whole else path, policies.parsed(text)))
     return found["scenario"], found["fleet"], found["config"]
 
 
@@ -124,7 +124,7 @@ def _changed(raw: Any, changes: Changes, error: type[Exception]) -> Any:
 
 
 def _entered(place: Any, step: str, path: str, error: type[Exception]) -> Any:
-    if isinstance(place, list):
+    if isinstance(place, list | tuple):
         named = [one for one in place if isinstance(one, dict) and one.get("name") == step]
         if named:
             return named[0]

@@ -18,6 +18,7 @@ from policies.settings import SettingsError, settings_from
 from policies.types import Affinity, Band, Pool, Settings
 
 SEED = 7
+_BOOL = "tag:yaml.org,2002:bool"
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "": 1}
 
 
@@ -63,14 +64,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`affinity`. `off: true` is the simulator's own: place without regard to prefixes."""
+    """`affinity`. `enabled: false` is the simulator's own: place without regard to prefixes."""
 
     block_tokens: Annotated[int, msgspec.Meta(ge=16, multiple_of=16)] = 64
     index_bytes: int | str = 256 << 20
     ttl_s: float = 1800.0
     max_load_ratio: float = 1.25
     kv_tiers: float = 1.0
-    off: bool = False
+    enabled: bool = True
 
 
 class Length(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,12 +145,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int = 8192
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 as the gateway reads it: `off` is a word, only true and false are not."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name, a copy of its own table
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|false)$"), ["t", "f"])
+
+
+def parsed(text: str) -> Any:
+    """Plain values of YAML. Raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)  # a safe loader
+
+
 def read(path: Path | None) -> dict[str, Any]:
     """The plain values of a configuration file; of none, nothing. Raises PolicyError."""
     if path is None:
         return {}
     try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
+        raw = parsed(path.read_text("utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise PolicyError(f"{path}: {error}") from error
     if not isinstance(raw, dict):
@@ -175,7 +193,7 @@ def policy(raw: Mapping[str, Any], pools: Mapping[str, Pool]) -> Policy:
         ordering=_one_of("admission.ordering", admission.ordering, ("by_length", "edf", "fcfs")),
         shed=_one_of("admission.shed", admission.shed, ("auto", "llmd", "off")),
         length=_one_of("length.kind", document.length.kind, ("learned", "declared")),
-        affinity=None if document.affinity.off else _affinity(document.affinity),
+        affinity=_affinity(document.affinity) if document.affinity.enabled else None,
     )
     return Policy(settings=_checked(settings), total_s=document.timeouts.total_s)
 

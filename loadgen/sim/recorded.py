@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median_low
+from typing import Any
 
 import msgspec
 
@@ -21,6 +22,7 @@ from policies.journal import JournalError
 from policies.types import InferenceRequest
 
 LONG_BLOCKS_FROM_TOKENS = 4096  # scheduling.md 8
+WARMUP_SHARE = 0.1  # at most that much of it is not measured: simulated engines begin cold
 _DEFAULT_BLOCK_TOKENS = 64
 
 
@@ -67,9 +69,14 @@ class _Made:
         requests = sorted(requests, key=lambda request: request.arrived_s)
         usual = self._usual(requests)
         begin_s, end_s = requests[0].arrived_s, requests[-1].arrived_s
-        planned = tuple(self._planned(number, one, begin_s, usual) for number, one in enumerate(requests))
+        warmup_s = min(self._scenario.warmup_s, WARMUP_SHARE * (end_s - begin_s))
+        planned = (self._planned(number, one, begin_s, usual) for number, one in enumerate(requests))
         made = Schedule(
-            name=self._scenario.name, seed=0, window_start_s=0.0, window_end_s=end_s - begin_s + 1e-6, requests=planned
+            name=self._scenario.name,
+            seed=0,
+            window_start_s=warmup_s,
+            window_end_s=end_s - begin_s + 1e-6,
+            requests=tuple(msgspec.structs.replace(one, measured=one.t >= warmup_s) for one in planned),
         )
         return Recorded(schedule=made, guessed=self._guessed)
 
@@ -107,7 +114,7 @@ class _Made:
             max_tokens=request.max_output_tokens or None,
             stream=request.streamed,
             cancel_after_s=None if left_s is None else left_s - request.arrived_s,
-            measured=True,
+            measured=False,
             system=None,
             blocks=blocks,
         )
@@ -130,18 +137,24 @@ class _Made:
 
 
 def _events(path: Path) -> Iterator[tuple[float, Event]]:
-    """What was handled, in order. Raises ScenarioError."""
-    decode = msgspec.json.Decoder(dict[str, object]).decode
+    """What was handled, in order; a last line that was cut off in writing is left out. Raises ScenarioError."""
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
     number = 0
     try:
-        with path.open("rb") as file:
-            for number, text in enumerate(file, 1):
-                line = decode(text)
-                if number == 1:
-                    journal.check_header(line)  # type: ignore[arg-type]
-                elif "dropped" not in line:
-                    yield float(line["t"]), journal.decode_event(line)  # type: ignore[arg-type]
+        for number, text in _lines(path):
+            line = decode(text)
+            if number == 1:
+                journal.check_header(line)
+            elif "dropped" not in line:
+                yield msgspec.convert(line["t"], float), journal.decode_event(line)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
     except (JournalError, msgspec.MsgspecError, KeyError) as error:
         raise ScenarioError(f"{path}, line {number}: {error}") from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if text.endswith(b"\n"):
+                yield number, text

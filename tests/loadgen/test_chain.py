@@ -1,0 +1,72 @@
+"""Chains of recipes: equal heads give equal hashes, and agree with the engine's own hashes of the written text."""
+
+from random import Random
+
+import pytest
+
+from loadgen.engine_server import tokens
+from loadgen.workload import chain as chains
+from loadgen.workload.chain import HEAD_BLOCKS, chain, rendered
+from loadgen.workload.prompts import Block, Prose, prompt_tokens
+
+
+def block(number: int, size: int, namespace: str = "t") -> Block:
+    return Block(namespace=namespace, id=number, tokens=size)
+
+
+def shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Leading hashes that are equal."""
+    pairs = zip(first, second, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def text_of(system: Block | None, said: list[Block]) -> bytes:
+    prose = Prose("salt")
+    user = "".join(prose.text(one) for one in said)
+    before = [("system", prose.text(system))] if system else []
+    return tokens.render(b"", [*before, ("user", user)])
+
+
+def test_a_hash_stands_at_each_full_block_of_the_prompt() -> None:
+    recipe = rendered(block(0, 100), [block(1, 50)])
+    assert len(chain(recipe, 16)) == prompt_tokens(block(0, 100), [block(1, 50)]) // 16
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_recipes_share_as_many_hashes_as_their_texts_do(seed: int) -> None:
+    random = Random(seed)
+    head = [block(random.randrange(5), random.choice([7, 16, 40, 64])) for _ in range(random.randrange(1, 6))]
+    one = [*head, block(100, random.randrange(1, 90))]
+    other = [*head, block(random.choice([100, 200]), random.randrange(1, 90))]
+    system = random.choice([None, block(9, random.choice([15, 31, 64]))])
+    by_recipe = [chain(rendered(system, said), 16) for said in (one, other)]
+    by_text = [tuple(tokens.chain(text_of(system, said), b"", 16)) for said in (one, other)]
+    assert [len(found) for found in by_recipe] == [len(found) for found in by_text]
+    assert shared(*by_recipe) == shared(*by_text)
+
+
+def test_a_coarser_chain_is_a_part_of_the_finer_one() -> None:
+    recipe = rendered(block(0, 801), [block(number, 33) for number in range(80)])
+    assert chain(recipe, 64) == chain(recipe, 16)[3::4]
+
+
+def test_a_kept_head_changes_nothing() -> None:
+    said = [block(number, 20) for number in range(3 * HEAD_BLOCKS)]
+    whole = chain(rendered(None, said), 16)
+    chains._heads.clear()
+    for count in (1, HEAD_BLOCKS, HEAD_BLOCKS + 5, 3 * HEAD_BLOCKS):
+        chain(rendered(None, said[:count]), 16)
+    assert chain(rendered(None, said), 16) == whole
+
+
+def test_kept_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "KEPT_HEADS", 3)
+    chains._heads.clear()
+    for number in range(10):
+        chain([block(number, 16)] * HEAD_BLOCKS, 16)
+    assert len(chains._heads) == 3
+
+
+def test_order_and_place_count() -> None:
+    ab, ba = chain([block(1, 32), block(2, 32)], 16), chain([block(2, 32), block(1, 32)], 16)
+    assert not set(ab) & set(ba)

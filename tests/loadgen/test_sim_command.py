@@ -1,0 +1,177 @@
+"""`forebay sim` as people call it: options, outputs, exit codes, errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from loadgen.__main__ import sim
+from loadgen.schedule import build
+from loadgen.sim import inputs
+from loadgen.sim.policy import PolicyError, policy
+from policies.types import Pool
+from tests.loadgen.simulations import TEXT, scenario
+
+APP = typer.Typer()
+APP.command()(sim)
+POOLS = {"main": Pool(name="main", model="m")}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def called(*argv: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(APP, list(argv))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_it_prints_a_table_with_every_arm_and_cell(small: str) -> None:
+    code, out, err = called(small, "--router", "core,round_robin")
+    assert code == 0
+    for word in ("core", "round_robin", "long docs batch", "short chat interactive", "TTFT", "stationary", "Simulated"):
+        assert word in out
+    assert "core, seed 3:" in err
+
+
+def test_json_is_the_same_each_time_but_for_its_run_block(small: str) -> None:
+    told = []
+    for _ in range(2):
+        code, out, err = called(small, "--json", "--seeds", "2", "--quiet")
+        assert (code, err) == (0, "")
+        told.append(json.loads(out))
+    ran = [one.pop("run") for one in told]
+    assert told[0] == told[1]
+    assert told[0]["schema"] == "forebay.report/1"
+    assert [one["seed"] for one in told[0]["arms"]["core"]["runs"]] == [3, 4]
+    assert {cell["class"] for cell in told[0]["arms"]["core"]["cells"]} == {"short", "long"}
+    assert len(ran[0]["each"]) == 2
+
+
+def test_a_missed_target_and_a_run_too_small_have_their_exit_codes(small: str) -> None:
+    assert called(small, "--set", "slo.ttft.base_ms=1", "--quiet")[0] == 1
+    code, _, err = called(small, "--rate", "0.5", "--quiet")
+    assert code == 3
+    assert "INVALID" in err
+
+
+def test_a_dry_run_says_what_would_be_offered(small: str) -> None:
+    code, out, _ = called(small, "--dry-run", "--scale", "2")
+    assert code == 0
+    assert build(scenario().scaled(2), 3).digest() in out
+
+
+def test_a_saved_schedule_is_what_was_drawn(small: str, tmp_path: Path) -> None:
+    path = tmp_path / "schedule.jsonl.gz"
+    build(scenario(), 3).write(path)
+    drawn = json.loads(called(small, "--json", "--quiet")[1])["arms"]
+    assert json.loads(called(small, "--json", "--quiet", "--schedule", str(path))[1])["arms"] == drawn
+
+
+def test_a_journal_is_a_schedule_for_another_policy(small: str, tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    assert called(small, "--journal", str(path), "--check", "--quiet")[0] == 0
+    code, out, _ = called(small, "--from-journal", str(path), "--router", "core,least_requests", "--json", "--quiet")
+    assert code == 0
+    arms = json.loads(out)["arms"]
+    assert arms["core"]["totals"]["offered"] == arms["least_requests"]["totals"]["offered"] > 200
+
+
+def test_the_search_finds_a_rate_that_passes(small: str) -> None:
+    flags = ("--find-max-rate", "--probe-seconds", "20", "--start", "4", "--set", "cells=", "--quiet", "--json")
+    code, out, _ = called(small, *(flag for flag in flags if flag not in ("--set", "cells=")))
+    assert code == 0
+    found = json.loads(out)["arms"]["core"]
+    assert 1 < found["scale"] < found["failed_scale"] <= found["scale"] * 1.06
+    passed = {probe["seed"] for probe in found["probes"] if probe["scale"] == found["scale"] and not probe["why"]}
+    assert passed == {3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--router", "nope"], "no router is called nope"),
+        (["--router", "core,core"], "each arm once"),
+        (["--fleet", "nope"], "no fleet 'nope'; shipped are"),
+        (["--set", "slo.zap=3"], "zap"),
+        (["--set", "tenants.nobody.weight=3"], "there is no nobody"),
+        (["--set", "slo"], "expected a.b.c=value"),
+        (["--set", "fleet.engines.e.flags.zap=1"], "zap"),
+        (["--set", "config.admission.ordering=lifo"], "'lifo' is not one of by_length, edf, fcfs"),
+        (["--set", "config.classes.batch.rank=0"], "two with the same rank"),
+        (["--journal", "x", "--seeds", "2"], "one run of the core"),
+        (["--from-journal", "x", "--rate", "5"], "the requests are given"),
+        (["--from-journal", "/nope"], "/nope: No such file"),
+        (["--schedule", "/nope"], "not a schedule"),
+        (["--config", "/nope"], "/nope: "),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(small: str, flags: list[str], message: str) -> None:
+    code, out, err = called(small, *flags)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_unknown_lengths_and_scenarios_are_named() -> None:
+    assert called("chat", "--lengths", "guess")[0] == 2
+    code, _, err = called("nope")
+    assert code == 2
+    assert "no scenario is called nope" in err
+
+
+def test_set_changes_scenario_fleet_and_configuration() -> None:
+    changes = ["tenants.chat.arrivals.rate=3.5", "fleet.engines.e.count=3", "config.affinity.block_tokens=32"]
+    given = inputs.read("mixed-lengths", "ref4", None, changes)
+    assert given.scenario.tenants[0].arrivals.rate == 3.5  # type: ignore[union-attr]
+    assert list(given.scenario.classes) == ["short", "long"], "the order of classes is their meaning"
+    assert given.fleet.engines[0].count == 3
+    assert given.policy.settings.affinity is not None
+    assert given.policy.settings.affinity.block_tokens == 32
+
+
+def test_the_policy_of_no_file_is_the_built_in_one() -> None:
+    settings = policy({}, POOLS).settings
+    ranks = {name: band.rank for name, band in settings.bands.items()}
+    assert ranks == {"critical": 0, "interactive": 1, "standard": 2, "batch": 3}
+    assert [settings.bands[name].slo_ttft_s for name in ranks] == [0.4, 0.4, 2.0, 0.0]
+    assert [settings.bands[name].queue_timeout_s for name in ranks] == [30, 30, 60, 300]
+    assert settings.affinity is not None
+
+
+def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(
+        "listen: {port: 1}\nendpoints: []\nclasses: {batch: {max_queued: 7, ceiling: 0.5}, bulk: {rank: 9, "
+        "queue_timeout_s: 5}}\nadmission: {max_queued_bytes: 2MiB, hold_s: 0.01, shed: off}\naffinity: {enabled: false}\n"
+    )
+    given = inputs.read("mixed-lengths", None, path, [])
+    settings = given.policy.settings
+    assert settings.bands["batch"].max_queued == 7
+    assert settings.bands["batch"].queue_timeout_s == 300
+    assert settings.bands["bulk"].rank == 9
+    assert settings.max_queued_bytes == 2 << 20
+    assert settings.affinity is None
+    assert settings.shed == "off"
+    assert given.without_effect == ("classes.batch.ceiling", "admission.hold_s")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"admission": {"zap": 1}}, "zap"),
+        ({"admission": {"max_queued_bytes": "2MB"}}, "not a size like"),
+        ({"affinity": {"block_tokens": 24}}, "block_tokens"),
+        ({"classes": {"new": {"rank": 7}}}, "queue_timeout_s"),
+        ({"pools": {"other": {}}}, "the configuration has no main"),
+        ({"pools": {"main": {"lanes": "wide"}}}, "'wide' is not one of"),
+        ({"length": {"kind": "oracle"}}, "'oracle' is not one of"),
+    ],
+)
+def test_a_wrong_configuration_is_named(raw: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        policy(raw, POOLS)
