@@ -2,7 +2,7 @@
 
 import contextlib
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -37,17 +37,7 @@ def open_journal(config: Config) -> Recorder | None:
 
 def closed(settings: Settings) -> Settings:
     """The settings under which nobody waits any longer."""
-    return Settings(
-        pools=settings.pools,
-        bands=settings.bands,
-        max_queued=settings.max_queued,
-        max_queued_bytes=settings.max_queued_bytes,
-        max_attempts=settings.max_attempts,
-        seed=settings.seed,
-        timer_scale=settings.timer_scale,
-        admitting=False,
-        queueing=False,
-    )
+    return replace(settings, admitting=False, queueing=False)
 
 
 def probe_targets(config: Config) -> list[ProbeTarget]:
