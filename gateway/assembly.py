@@ -9,8 +9,6 @@ import msgspec
 import xxhash
 
 from gateway.config import Config
-from gateway.endpoints.probe import ProbeTarget
-from gateway.engines import ENGINES
 from gateway.recorder import Recorder
 from policies.types import Settings
 
@@ -38,14 +36,6 @@ def open_journal(config: Config) -> Recorder | None:
 def closed(settings: Settings) -> Settings:
     """The settings under which nobody waits any longer."""
     return replace(settings, admitting=False, queueing=False)
-
-
-def probe_targets(config: Config) -> list[ProbeTarget]:
-    """Where the health of each endpoint is asked."""
-    return [
-        ProbeTarget(name=e.name, url=e.url.rstrip("/") + ENGINES[e.engine].health_path, api_key=e.api_key)
-        for e in config.endpoints
-    ]
 
 
 def raise_fd_limit() -> None:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 import pytest
@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway import tasks
 from gateway.admin import Phase, listen, make_app
 from gateway.endpoints.directory import Standing
+from gateway.endpoints.exposition import Load
+from gateway.endpoints.scrape import Facts, Report
 from gateway.telemetry import families
 from gateway.telemetry.histogram import LAG_BOUNDS, Histogram
 from gateway.telemetry.lag import PERIOD_S, sample_lag
@@ -66,6 +68,18 @@ class SomeOperations:
 
     def standings(self) -> list[tuple[str, Standing]]:
         return [("s0", Standing(up=True, probes_good=4)), ("s1", Standing(failures=7, cause="not connected"))]
+
+    def reports(self) -> list[Report]:
+        known = Report(
+            name="s0",
+            has_metrics=True,
+            stale=False,
+            load=Load(running=3, waiting=1, kv_usage=0.25, kv_tokens=534_000, block_tokens=16),
+            load_age_s=0.4,
+            facts=Facts(context_tokens=131_072, kv_tokens=534_000, block_tokens=16),
+            counts={"good": 9, "failed": 0, "invalid": 0},
+        )
+        return [known, replace(known, name="s1", load=None, facts=Facts(), stale=True)]
 
     def start_drain(self, by: str) -> None:
         self.drains.append(by)
@@ -154,10 +168,18 @@ async def test_health_shows_phase_counts_and_every_endpoint() -> None:
             {
                 "name": "s0", "up": True, "suspected": False, "failures": 0, "cause": "",
                 "outstanding": {"sequences": 1, "max_seqs": 64, "prefill_tokens": 70, "max_prefill_tokens": 8192},
+                "engine": {
+                    "context_tokens": 131_072, "kv_tokens": 534_000, "block_tokens": 16, "stale": False,
+                    "running": 3, "waiting": 1, "kv_usage": 0.25, "age_s": 0.4,
+                },
             },
             {
                 "name": "s1", "up": False, "suspected": False, "failures": 7, "cause": "not connected",
                 "outstanding": None,
+                "engine": {
+                    "context_tokens": None, "kv_tokens": None, "block_tokens": None, "stale": True,
+                    "running": None, "waiting": None, "kv_usage": None, "age_s": None,
+                },
             },
         ],
     }  # fmt: skip
