@@ -1,0 +1,94 @@
+"""What a prompt begins with, as numbers: a chain of block hashes, equal as far as two prompts are equal.
+
+Each block's hash is seeded with the one before it, so one number stands for all the text up to there. The seed of the
+first block names the isolation domain: chains of two domains have nothing in common, whatever their text.
+
+1. A token is four bytes of text. Blocks hold `block_tokens` within the first 16 KiB and four times that beyond.
+2. What follows the last full block, or 512 KiB, is not hashed.
+3. How the text is cut into parts does not matter. A caller renders tools first, then messages with a role mark each,
+   and puts a digest where media stands.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from xxhash import xxh3_64_intdigest
+
+TOKEN_BYTES = 4
+FINE_BYTES = 16 * 1024
+COARSE = 4  # beyond FINE_BYTES a block is so many times larger
+MOST_BYTES = 512 * 1024  # 131,072 tokens, llm-d's limit
+HEAD_BYTES = 1024 * TOKEN_BYTES
+
+
+def seed(domain: str, model: str, adapter: str = "") -> int:
+    """Where the chains of an isolation domain start. `domain` must hold its salt (tenancy.md 7), where it has one."""
+    return xxh3_64_intdigest("".join(f"{len(name)}:{name}" for name in (domain, model, adapter)).encode())
+
+
+def chain(parts: Sequence[bytes], block_tokens: int, seed: int) -> tuple[int, ...]:
+    """The hashes of all full blocks of these parts, one after the other."""
+    text = memoryview(_text(parts, MOST_BYTES))
+    fine = block_tokens * TOKEN_BYTES
+    # Sizes that do not divide 16 KiB end their fine blocks a little later: no block may be cut short.
+    fine_end = -(-FINE_BYTES // fine) * fine
+    hashes = _hashes(text[:fine_end], fine, seed)
+    if len(text) > fine_end:
+        hashes += _hashes(text[fine_end:], fine * COARSE, hashes[-1])
+    return tuple(hashes)
+
+
+def chain_of_ids(token_ids: Sequence[int], block_tokens: int, seed: int) -> tuple[int, ...]:
+    """The chain of a prompt that is given as token ids: `block_tokens` of them are one block.
+
+    Raises ValueError for what is not an id (an integer of 32 bits, not negative).
+    """
+    ids = token_ids[: MOST_BYTES // TOKEN_BYTES]
+    try:
+        return chain((struct.pack(f"<{len(ids)}I", *ids),), block_tokens, seed)
+    except struct.error as error:
+        raise ValueError("token ids are integers from 0 to 4294967295") from error
+
+
+def head(parts: Sequence[bytes], seed: int) -> int:
+    """The fingerprint of how a prompt begins: of its tools and system prompt, or their first 1,024 tokens; 0: none."""
+    text = _text(parts, HEAD_BYTES)
+    return (xxh3_64_intdigest(text, seed) or 1) if text else 0
+
+
+def depth_bytes(blocks: int, block_tokens: int) -> int:
+    """How many bytes of text the first so many blocks cover."""
+    fine = block_tokens * TOKEN_BYTES
+    fine_blocks = -(-FINE_BYTES // fine)
+    if blocks <= fine_blocks:
+        return blocks * fine
+    return (fine_blocks + (blocks - fine_blocks) * COARSE) * fine
+
+
+def block_at(text_bytes: int, block_tokens: int) -> int:
+    """How many full blocks so many bytes of text hold."""
+    fine = block_tokens * TOKEN_BYTES
+    fine_blocks = -(-FINE_BYTES // fine)
+    blocks = text_bytes // fine
+    return blocks if blocks <= fine_blocks else fine_blocks + (blocks - fine_blocks) // COARSE
+
+
+def _text(parts: Sequence[bytes], most_bytes: int) -> bytes:
+    """The first bytes of all parts together; a part that begins beyond them is not looked at."""
+    if len(parts) == 1:
+        return parts[0][:most_bytes]
+    taken, length = 0, 0
+    for part in parts:
+        if length >= most_bytes:
+            break
+        taken += 1
+        length += len(part)
+    return b"".join(parts[:taken])[:most_bytes]
+
+
+def _hashes(text: memoryview, block_bytes: int, previous: int) -> list[int]:
+    hashes = []
+    for start in range(0, len(text) - block_bytes + 1, block_bytes):
+        previous = xxh3_64_intdigest(text[start : start + block_bytes], previous)
+        hashes.append(previous)
+    return hashes
