@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
+from gateway.explain import Explain
 from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.http.shared import Shared
@@ -81,7 +82,8 @@ class Gateway:
         self._metrics = Metrics(models=list(config.models), version=self._version)
         self._core = Core()
         self._recorder = assembly.open_journal(config)
-        self._dispatcher = Dispatcher(self._core, self._recorder.record if self._recorder else None)
+        self._explain = Explain()
+        self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._roster = Roster(config, self._timers, self._dispatcher, self._events)
         self._backends = Backends(config, self._version, self._roster.suspect)
         self._services = self._make_services()
@@ -290,6 +292,10 @@ class Gateway:
     def reports(self) -> Iterable[Report]:
         """What engines have told of themselves."""
         return self._roster.reports()
+
+    def explain(self, request_id: str) -> Mapping[str, object] | None:
+        """What became of a request."""
+        return self._explain.find(request_id)
 
     def start_drain(self, by: str) -> None:
         """Begin to go down."""

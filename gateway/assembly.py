@@ -9,7 +9,11 @@ import msgspec
 import xxhash
 
 from gateway.config import Config
+from gateway.dispatcher import Record
+from gateway.explain import Explain
 from gateway.recorder import Recorder
+from policies.decisions import Decision
+from policies.events import Event
 from policies.types import Settings
 
 SEED = 0  # of the core's random numbers
@@ -31,6 +35,18 @@ def open_journal(config: Config) -> Recorder | None:
         return None
     checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(config.model_dump(mode="json")))
     return Recorder(Path(path), SEED, checksum)
+
+
+def recorded(journal: Recorder | None, explain: Explain) -> Record:
+    """Who hears of everything the core handles."""
+    if journal is None:
+        return explain.record
+
+    def record(now: float, event: Event, decisions: list[Decision]) -> None:
+        journal.record(now, event, decisions)
+        explain.record(now, event, decisions)
+
+    return record
 
 
 def closed(settings: Settings) -> Settings:

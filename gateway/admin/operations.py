@@ -1,6 +1,6 @@
 """What the admin listener needs of the gateway: the only way between the two."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from gateway.endpoints.directory import Standing
@@ -36,6 +36,10 @@ class Operations(Protocol):
 
     def reports(self) -> Iterable[Report]:
         """Every configured endpoint, with what it has told of itself."""
+        ...
+
+    def explain(self, request_id: str) -> Mapping[str, object] | None:
+        """What became of a request and why; None when nothing is known of it."""
         ...
 
     def start_drain(self, by: str) -> None:

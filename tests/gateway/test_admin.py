@@ -81,6 +81,9 @@ class SomeOperations:
         )
         return [known, replace(known, name="s1", load=None, facts=Facts(), stale=True)]
 
+    def explain(self, request_id: str) -> dict[str, object] | None:
+        return {"request": {"id": request_id}, "steps": []} if request_id == "known" else None
+
     def start_drain(self, by: str) -> None:
         self.drains.append(by)
         self.now = "draining"
@@ -193,6 +196,20 @@ async def test_queues_show_flows_endpoints_and_sums() -> None:
     assert flow == {"pool": "short", "tenant": "default", "class": "batch", "queued": 1, "queued_bytes": 500}
     endpoint = {"name": "s0", "up": True, "sequences": 1, "max_seqs": 64, "prefill_tokens": 70}
     assert body == {"queued": 1, "queued_bytes": 500, "endpoints": [{**endpoint, "max_prefill_tokens": 8192}]}
+
+
+async def test_a_request_is_explained_by_its_id_to_whoever_may_read() -> None:
+    async with serving(SomeOperations()) as admin:
+        assert (await admin.ask("/admin/v1/explain/known")).status == 401
+        found = await admin.ask("/admin/v1/explain/known", READ)
+        assert found.json() == {"request": {"id": "known"}, "steps": []}
+        for name in ("other", "a%20b", "a" * 300):
+            missing = await admin.ask(f"/admin/v1/explain/{name}", READ)
+            assert missing.status == 404
+            assert missing.json()["error"]["code"] == "unknown_request"  # type: ignore[index]
+            assert name.encode() not in missing.body
+        assert (await admin.ask("/admin/v1/explain/", READ)).json()["error"]["code"] == "not_found"  # type: ignore[index]
+        assert (await admin.ask("/admin/v1/explain/known", READ, "POST")).status == 405
 
 
 async def test_a_drain_is_asked_for_once_or_more_and_names_who_did() -> None:
