@@ -1,4 +1,4 @@
-"""The subcommands of `forebay` that live in loadgen: engine, demo, replay."""
+"""The subcommands of `forebay` that live in loadgen: engine, demo, sim, replay."""
 
 from pathlib import Path
 from typing import Annotated
@@ -147,6 +147,55 @@ def replay(
     from loadgen.sim.replay import replay_command
 
     raise typer.Exit(replay_command(journal, until=until, context=context, stats=stats, max_diffs=max_diffs))
+
+
+def sim(  # noqa: PLR0913  # one parameter per flag
+    scenario: Annotated[str, typer.Argument(help="Name of a standard scenario, or a file.")],
+    config: Annotated[Path | None, typer.Option(help="forebay.yaml whose policy is used.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="Shipped fleet or a file; default: the scenario's.")] = None,
+    router: Annotated[str, typer.Option(help="core or baselines, comma-separated: one arm each.")] = "core",
+    poll_interval: Annotated[float, typer.Option(min=0, help="Seconds between looks at the engines; 0: none.")] = 0.1,
+    poll_delay: Annotated[float, typer.Option(min=0, help="Age in seconds of what is seen.")] = 0.005,
+    net_ms: Annotated[float, typer.Option(min=0, help="From the gateway to an engine.")] = 0.3,
+    seeds: Annotated[int, typer.Option(min=1, help="So many runs, with consecutive seeds.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="First seed; default: the scenario's.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Requests per second in all.")] = None,
+    scale: Annotated[float | None, typer.Option(min=0.001, help="Multiply the rates.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="Write the core's journal here.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Audit the core after each event (slow).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    change: Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value, config.… or fleet.…")] = None,
+    schedule: Annotated[Path | None, typer.Option(help="A saved schedule instead of the scenario's.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Trace file of the scenario, or the folder it is in.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be offered.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Simulate a load in virtual time: the real scheduling core, engines of known speed."""
+    from loadgen.sim.command import SimOptions, sim_command
+    from loadgen.sim.loop import Timing
+
+    options = SimOptions(
+        scenario=scenario,
+        config=config,
+        fleet=fleet,
+        routers=tuple(router.split(",")),
+        timing=Timing(net_s=net_ms / 1e3, poll_s=poll_interval, poll_delay_s=poll_delay),
+        seeds=seeds,
+        seed=seed,
+        jobs=jobs,
+        rate=rate,
+        scale=scale,
+        journal=journal,
+        check=check,
+        json=as_json,
+        changes=tuple(change or ()),
+        trace=trace,
+        schedule=schedule,
+        dry_run=dry_run,
+        quiet=quiet,
+    )
+    raise typer.Exit(sim_command(options))
 
 
 def _refuse_unknown(extra: list[str], ignore: bool) -> None:

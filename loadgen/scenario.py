@@ -5,68 +5,92 @@ reads makes a benchmark lie. `Scenario` is a value; the options of a command mak
 """
 
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
 
-from loadgen.report.record import Slo
-from loadgen.workload.arrivals import Arrivals
-from loadgen.workload.lengths import Length, Positive
+from loadgen.report.record import Slo, TtftLimit
+from loadgen.workload.arrivals import Arrivals, Sessions
+from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
+from loadgen.workload.fields import ScenarioError as ScenarioError
+from loadgen.workload.lengths import Empirical, Length
+from loadgen.workload.recipes import Prefix, Prompt
+from loadgen.workload.trace import Trace
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
-Duration = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?(ms|s|m)$")]
-
-
-class ScenarioError(Exception):
-    """A scenario that cannot be used; the message says where and why."""
-
-
-class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`count` shared system prompts of `tokens` tokens; the i-th most popular is used as 1/i^zipf."""
-
-    count: Annotated[int, msgspec.Meta(ge=1)]
-    tokens: Annotated[int, msgspec.Meta(ge=1)]
-    zipf: float = 0.0
+EVERY_CLASS = "all"
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a tenant's prompts are built: the name of a prefix, or none."""
-
-    prefix: str | None = None
-
-
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Cancel(Fields, frozen=True):
     """A share `p` of requests whose client leaves `after` seconds from the intended arrival."""
 
-    p: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    p: Share
     after: Length
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One source of requests. `input` counts the user's own tokens; a shared prefix comes on top of it."""
+class Class(Fields, frozen=True):
+    """Requests of at most `max_total_tokens` of planned prompt and answer; of any length without it."""
+
+    max_total_tokens: Count | None = None
+
+
+class Goal(Slo, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a good answer, and the share of requests (`target`) that must meet them."""
+
+    target: Share = 0.95
+
+
+class GoalChange(Fields, frozen=True):
+    """What is different from the scenario's goal; None: the same."""
+
+    ttft: TtftLimit | None = None
+    tpot_ms: float | None = None
+    stall_ms: float | None = None
+    e2e_ms: float | None = None
+    target: Share | None = None
+
+
+class Tenant(Fields, frozen=True):
+    """One source of requests, or many: a trace with `tenant_field` gives each its own name.
+
+    `input` counts the request's own tokens; shared heads and tool results come on top. It and `output` may be absent
+    where a trace brings them. `slo` changes the goal by class; `all` stands for each class. `weight` is its share in
+    fairness figures; with `expect_rejects` (an aggressor) its own figures never fail a run.
+    """
 
     name: str
-    priority: str
-    arrivals: Arrivals
-    input: Length
-    output: Length
+    arrivals: Arrivals | Sessions | Trace
+    priority: str = "standard"
+    input: Length | None = None
+    output: Length | None = None
     max_tokens: Length | None = None
     prompt: Prompt = Prompt()
     cancel: Cancel | None = None
+    slo: dict[str, GoalChange] = msgspec.field(default_factory=dict)
+    stream: bool = True
+    weight: Positive = 1.0
+    expect_rejects: bool = False
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is offered, and the SLO it is judged by. `warmup` is offered and not measured."""
+class Scenario(Fields, frozen=True):
+    """What is offered, and the goal it is judged by.
+
+    `warmup` and `tail` are offered and not measured, before and after the window. `classes`: the first that fits is a
+    request's. `fleet` names the engines it is meant for.
+    """
 
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
     name: str
     seed: int
     warmup: Duration
     duration: Duration
-    slo: Slo
+    slo: Goal
     tenants: tuple[Tenant, ...]
-    prefixes: dict[str, Prefix] = {}
+    tail: Duration = "0s"
+    classes: dict[str, Class] = msgspec.field(default_factory=lambda: {EVERY_CLASS: Class()})
+    prefixes: dict[str, Prefix] = msgspec.field(default_factory=dict)
+    fleet: str = "ref4"
 
     @property
     def warmup_s(self) -> float:
@@ -79,29 +103,77 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return seconds(self.duration)
 
     @property
+    def total_s(self) -> float:
+        """Seconds of load in all."""
+        return self.warmup_s + self.duration_s + seconds(self.tail)
+
+    @property
     def rate(self) -> float:
-        """Requests/s of all tenants together."""
-        return sum(tenant.arrivals.rate for tenant in self.tenants)
+        """Requests/s of all tenants together, on average; ScenarioError if a trace cannot be read."""
+        return sum(tenant.arrivals.mean_rate(self.total_s) for tenant in self.tenants)
 
     def lasting(self, total_s: float) -> "Scenario":
-        """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up."""
+        """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up, without a tail."""
         warmup_s = min(5.0, total_s / 10)
-        return msgspec.structs.replace(self, warmup=f"{warmup_s:g}s", duration=f"{total_s - warmup_s:g}s")
+        times = {"warmup": duration(warmup_s), "duration": duration(total_s - warmup_s), "tail": "0s"}
+        return msgspec.structs.replace(self, **times)
 
     def at_rate(self, rate: float) -> "Scenario":
         """The same mix at `rate` requests/s in all."""
-        factor = rate / self.rate
-        return msgspec.structs.replace(self, tenants=tuple(_scaled(tenant, factor) for tenant in self.tenants))
+        return self.scaled(rate / self.rate)
+
+    def scaled(self, factor: float, only: str | None = None) -> "Scenario":
+        """`factor` times the rate, of the tenant called `only` or of all.
+
+        A trace is compressed in time, and with it all times of the scenario: there is no more of it than recorded.
+        """
+        tenants = [_scaled(tenant, factor) if only in (None, tenant.name) else tenant for tenant in self.tenants]
+        times: dict[str, str] = {}
+        if only is None and any(isinstance(one.arrivals, Trace) and one.arrivals.users is None for one in tenants):
+            times = {name: duration(seconds(getattr(self, name)) / factor) for name in ("warmup", "duration", "tail")}
+        return msgspec.structs.replace(self, tenants=tuple(tenants), **times)
+
+    def with_trace(self, path: Path) -> "Scenario":
+        """Traces are read from `path`: a file, or a folder with files of the names in the scenario."""
+        return msgspec.convert(_traced(msgspec.to_builtins(self), path), Scenario)
+
+    def class_of(self, total_tokens: int) -> str:
+        """The class of a request with that many planned tokens of prompt and answer."""
+        fitting = (
+            name
+            for name, one in self.classes.items()
+            if one.max_total_tokens is None or total_tokens <= one.max_total_tokens
+        )
+        return next(fitting)
+
+    def source(self, tenant: str) -> Tenant:
+        """The tenant of that name, or the one whose trace brings names of its own."""
+        named = [one for one in self.tenants if one.name == tenant]
+        splits = [one for one in self.tenants if isinstance(one.arrivals, Trace) and one.arrivals.tenant_field]
+        return (named or splits)[0]
+
+    def goal(self, tenant: str, cls: str) -> Goal:
+        """What a request of that tenant and class must meet."""
+        goal, changes = self.slo, self.source(tenant).slo
+        for name in (EVERY_CLASS, cls):
+            change = changes.get(name, GoalChange())
+            changed = {
+                field: value for field in change.__struct_fields__ if (value := getattr(change, field)) is not None
+            }
+            goal = msgspec.structs.replace(goal, **changed)
+        return goal
 
 
-def seconds(text: str) -> float:
-    """`500ms`, `30s`, `10m` as seconds."""
-    unit = "ms" if text.endswith("ms") else text[-1]
-    return float(text[: -len(unit)]) * _UNITS[unit]
+def names() -> list[str]:
+    """The scenarios that come with the package."""
+    files = resources.files("loadgen").joinpath("scenarios").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def standard(name: str) -> Scenario:
-    """The scenario of that name that comes with the package."""
+    """The scenario of that name that comes with the package; ScenarioError if there is none."""
+    if name not in names():
+        raise ScenarioError(f"no scenario is called {name}; there are {', '.join(names())}")
     return load(resources.files("loadgen").joinpath("scenarios", f"{name}.yaml").read_text("utf-8"))
 
 
@@ -117,15 +189,40 @@ def load(text: str) -> Scenario:
 
 
 def _check(scenario: Scenario) -> None:
-    names = [tenant.name for tenant in scenario.tenants]
-    if not names or len(names) != len(set(names)):
+    tenants = [tenant.name for tenant in scenario.tenants]
+    if not tenants or len(tenants) != len(set(tenants)):
         raise ScenarioError("tenants: at least one, each with its own name")
+    if all(one.max_total_tokens is not None for one in scenario.classes.values()):
+        raise ScenarioError("classes: one of them takes requests of any length")
     for tenant in scenario.tenants:
-        prefix = tenant.prompt.prefix
-        if prefix is not None and prefix not in scenario.prefixes:
-            raise ScenarioError(f"tenants.{tenant.name}.prompt.prefix: no prefix is called {prefix}")
+        where = f"tenants.{tenant.name}"
+        for field in ("prefix", "tools"):
+            prefix = getattr(tenant.prompt, field)
+            if prefix is not None and prefix not in scenario.prefixes:
+                raise ScenarioError(f"{where}.prompt.{field}: no prefix is called {prefix}")
+        unknown = sorted(tenant.slo.keys() - scenario.classes.keys() - {EVERY_CLASS})
+        if unknown:
+            raise ScenarioError(f"{where}.slo: no class is called {unknown[0]}")
+        _check_lengths(tenant, where)
 
 
-def _scaled(tenant: Tenant, factor: Positive) -> Tenant:
-    arrivals = msgspec.structs.replace(tenant.arrivals, rate=tenant.arrivals.rate * factor)
-    return msgspec.structs.replace(tenant, arrivals=arrivals)
+def _check_lengths(tenant: Tenant, where: str) -> None:
+    if isinstance(tenant.arrivals, Trace):
+        if tenant.input or tenant.output or tenant.prompt.tools or tenant.prompt.tool_results:
+            raise ScenarioError(f"{where}: lengths and prompts come from its trace; only prompt.prefix may be added")
+    elif tenant.input is None or tenant.output is None:
+        raise ScenarioError(f"{where}: `input` and `output` are missing")
+
+
+def _scaled(tenant: Tenant, factor: float) -> Tenant:
+    return msgspec.structs.replace(tenant, arrivals=tenant.arrivals.scaled(factor))
+
+
+def _traced(value: Any, path: Path) -> Any:
+    """`value` with each `file` of a trace or an empirical length replaced."""
+    if isinstance(value, dict):
+        changed = {key: _traced(one, path) for key, one in value.items()}
+        if changed.get("kind") in ("trace", Empirical.__struct_config__.tag):
+            changed["file"] = str(path / Path(changed["file"]).name if path.is_dir() else path)
+        return changed
+    return [_traced(one, path) for one in value] if isinstance(value, list | tuple) else value

@@ -2,44 +2,22 @@
 
 Everything random is decided here, so that two arms of a comparison get the same requests at the same times. Each
 (seed, tenant, purpose) has a random stream of its own: a tenant more, or another length, changes no other draw.
-A schedule holds recipes and numbers, no prompt text; text is made when a request is about to be sent. Warm-up has
-blocks of its own: it fills engines, not the prefix cache of what is measured (sglang#37359).
+A schedule holds recipes and numbers, no prompt text; text is made when a request is about to be sent.
 """
 
 import gzip
 import hashlib
 import io
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterable
 from pathlib import Path
-from random import Random
 
 import msgspec
 
-from loadgen.scenario import Prefix, Scenario, Tenant
-from loadgen.workload.lengths import tokens
-from loadgen.workload.prompts import Block, prompt_tokens
+from loadgen.drafts import Planned as Planned
+from loadgen.drafts import draft
+from loadgen.scenario import Scenario
 
-VERSION = 1
-
-
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to come: `t` seconds after the start, what it asks, and when its client leaves (None: never).
-
-    `input_tokens` is the whole planned prompt as the engine will count it. `measured` False is warm-up.
-    """
-
-    id: int
-    t: float
-    tenant: str
-    priority: str
-    input_tokens: int
-    output_tokens: int
-    max_tokens: int | None
-    cancel_after_s: float | None
-    measured: bool
-    system: Block | None
-    user: Block
+VERSION = 2
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +33,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def measured(self) -> int:
         """How many requests count."""
         return sum(request.measured for request in self.requests)
+
+    @property
+    def ideal_cached_tokens(self) -> int:
+        """Prompt tokens of measured requests that a cache without a limit would know, requests taken in this order."""
+        return _ideal(self.requests)
 
     def lines(self) -> bytes:
         """The schedule as JSON Lines: one head line, then one line for each request."""
@@ -80,54 +63,38 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build(scenario: Scenario, seed: int) -> Schedule:
-    """The schedule of `scenario` under `seed`; equal arguments give equal schedules, on every machine."""
-    end_s = scenario.warmup_s + scenario.duration_s
-    drawn = [one for tenant in scenario.tenants for one in _of_tenant(scenario, tenant, seed)]
-    drawn.sort(key=lambda one: (one.t, one.tenant, one.id))
+    """The schedule of `scenario` under `seed`; equal arguments give equal schedules, on every machine.
+
+    ScenarioError if a trace is missing or cannot be read.
+    """
+    drawn = [
+        (one.t, one.tenant, one.id, place, one)
+        for place, tenant in enumerate(scenario.tenants)
+        for one in draft(scenario, tenant, seed)
+    ]
+    drawn.sort(key=lambda row: row[:4])
+    numbers = {(place, one.id): number for number, (_, _, _, place, one) in enumerate(drawn)}
     return Schedule(
         name=scenario.name,
         seed=seed,
         window_start_s=scenario.warmup_s,
-        window_end_s=end_s,
-        requests=tuple(msgspec.structs.replace(one, id=number) for number, one in enumerate(drawn)),
+        window_end_s=scenario.warmup_s + scenario.duration_s,
+        requests=tuple(
+            msgspec.structs.replace(one, id=number, after=None if one.after is None else numbers[place, one.after])
+            for number, (_, _, _, place, one) in enumerate(drawn)
+        ),
     )
 
 
-def _of_tenant(scenario: Scenario, tenant: Tenant, seed: int) -> Iterator[Planned]:
-    streams = {
-        p: Random(f"{seed}/{tenant.name}/{p}") for p in ("arrivals", "input", "output", "cap", "prefix", "cancel")
-    }
-    times = tenant.arrivals.times(streams["arrivals"], scenario.warmup_s + scenario.duration_s)
-    for number, t in enumerate(times):
-        phase = "measure" if t >= scenario.warmup_s else "warmup"
-        system = _pick(phase, tenant.prompt.prefix, scenario.prefixes, streams["prefix"])
-        user = Block(namespace=f"{phase}/{tenant.name}", id=number, tokens=tokens(tenant.input, streams["input"]))
-        yield Planned(
-            id=number,
-            t=t,
-            tenant=tenant.name,
-            priority=tenant.priority,
-            input_tokens=prompt_tokens(system, user),
-            output_tokens=tokens(tenant.output, streams["output"]),
-            max_tokens=tokens(tenant.max_tokens, streams["cap"]) if tenant.max_tokens else None,
-            cancel_after_s=_leaves(tenant, streams["cancel"]),
-            measured=phase == "measure",
-            system=system,
-            user=user,
-        )
-
-
-def _pick(phase: str, name: str | None, prefixes: dict[str, Prefix], stream: Random) -> Block | None:
-    if name is None:
-        return None
-    prefix = prefixes[name]
-    weights = accumulate(1 / rank**prefix.zipf for rank in range(1, prefix.count + 1))
-    chosen = stream.choices(range(prefix.count), cum_weights=list(weights))[0]
-    return Block(namespace=f"{phase}/prefix/{name}", id=chosen, tokens=prefix.tokens)
-
-
-def _leaves(tenant: Tenant, stream: Random) -> float | None:
-    if tenant.cancel is None:
-        return None
-    leaves, after_s = stream.random() < tenant.cancel.p, tenant.cancel.after.draw(stream)
-    return after_s if leaves else None
+def _ideal(requests: Iterable[Planned]) -> int:
+    nodes: dict[tuple[int, str, int], tuple[int, int]] = {}  # (parent, block) -> (node, tokens known of it)
+    cached = 0
+    for request in requests:
+        parent, shared = 0, True
+        for block in (*((request.system,) if request.system else ()), *request.blocks):
+            key = (parent, block.namespace, block.id)
+            parent, known = nodes.get(key, (len(nodes) + 1, 0))
+            nodes[key] = (parent, max(known, block.tokens))
+            cached += min(known, block.tokens) if shared and request.measured else 0
+            shared = shared and known >= block.tokens
+    return cached

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
+    EVICTED = "evicted"
     BACKEND_SATURATED = "backend_saturated"
     NO_ENDPOINT = "no_endpoint"
     DRAINING = "draining"

@@ -1,13 +1,122 @@
-"""Which of those at the head goes first? The earliest arrival, whatever its flow."""
+"""Which of those that wait goes first? Sorted batching: urgent before idle, and of like urgency short before long.
+
+Each request gets its place once, when it starts to wait, so a queue is a heap and never sorted again:
+
+- `by_length`: by the moment its prefill has to begin for its first token to be in time, in buckets of 50 ms; inside a
+  bucket equal prefixes together, then the cheapest.
+- `edf`: by that moment alone. `fcfs`: by arrival.
+
+Without a promised first token the moment is the arrival plus a wait in proportion to its cost: short ones get ahead
+of long ones that came a little earlier, and of nobody who has waited for long.
+
+Whoever can no longer be in time would win every comparison and save nobody. Such a request stands behind those of its
+band that can still be saved, in order of arrival, until it has waited so long that it is starved: then every fourth
+dispatch of the pool is for the starved.
+"""
 
 from collections.abc import Iterable
-from operator import attrgetter
+from math import ceil, inf
 
+from policies.length import Prediction
+from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
+from policies.types import Band
 
-_order = attrgetter("order")
+BUCKET_S = 0.05
+ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
+WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
+GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
+LOST_SLOS = 1.0  # so many times its promise too late, a request no longer pushes ahead
+STARVED_S, STARVED_SLOS = 2.0, 2.0  # a request that has waited longer than both is starved
+STARVED_EVERY = 4  # one dispatch in so many is for the starved
 
 
-def fcfs(heads: Iterable[Ticket]) -> list[Ticket]:
-    """`heads`, the first to arrive first."""
-    return sorted(heads, key=_order)
+def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
+    """When the first token is promised; infinite where nothing is."""
+    if not band.slo_ttft_s:
+        return inf
+    return arrived_s + band.slo_ttft_s + band.ttft_per_token_s * max(0, prompt_tokens - band.free_tokens)
+
+
+def place(ticket: Ticket, ordering: str, speed: float, decode_s: float) -> None:
+    """Give a request its place in its line. `speed` in prompt tokens/s, `decode_s` seconds per token of an answer."""
+    if ordering == "fcfs":
+        ticket.key = (ticket.order,)
+        return
+    uncached = ticket.tokens - (ticket.match.most if ticket.match is not None else 0)
+    prefill_s = uncached / speed
+    arrived_s = ticket.request.arrived_s
+    cost_s = prefill_s + ANSWER_SHARE * _answer_s(ticket.output, decode_s)
+    if ticket.due_s == inf:
+        begin_s = arrived_s + WAIT_PER_COST * cost_s
+    else:
+        ticket.begin_s = begin_s = ticket.due_s - prefill_s
+        ticket.lost_s = begin_s + LOST_SLOS * (ticket.due_s - arrived_s)
+    if ordering == "edf":
+        ticket.key = (begin_s, ticket.order)
+    else:
+        ticket.key = (ceil(begin_s / BUCKET_S), _group(ticket), cost_s, ticket.order)
+
+
+def _answer_s(output: Prediction | None, decode_s: float) -> float:
+    return output.p50 * decode_s if output is not None else 0.0
+
+
+def _group(ticket: Ticket) -> int:
+    """Requests of one tenant with equal groups share the head of their prompt."""
+    prefix = ticket.request.prefix
+    return prefix[min(len(prefix), GROUP_BLOCKS) - 1] if prefix else 0
+
+
+def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
+    """The head of every line of a pool, the first to be served first."""
+    heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
+    starved: list[Ticket] = []
+    for lane in pool.lanes():
+        lane.give_up(now)
+        ready, late = lane.ready.head(), lane.late.head()
+        if ready is not None:
+            heads.append((rank(ready, now), False, ready.key, ready))
+        if late is not None:
+            heads.append((rank(late, now), True, (late.order,), late))
+            if pool.passed >= STARVED_EVERY - 1 and is_starved(late, now):
+                starved.append(late)
+    if len(heads) > 1:
+        heads.sort(key=_key)
+    in_line = [head[3] for head in heads]
+    if not starved:
+        return in_line
+    starved.sort(key=_order)
+    return starved + in_line
+
+
+def _key(head: tuple[int, bool, tuple[float, ...], Ticket]) -> tuple[int, bool, tuple[float, ...]]:
+    return head[:3]
+
+
+def _order(ticket: Ticket) -> int:
+    return ticket.order
+
+
+def rank(ticket: Ticket, now: float) -> int:
+    """Its band's rank, one more urgent for every `age_after_s` of waiting."""
+    band = ticket.band
+    return max(0, band.rank - int((now - ticket.request.arrived_s) / band.age_after_s))
+
+
+def is_starved(ticket: Ticket, now: float) -> bool:
+    """Whether it has waited too long whatever its place."""
+    return now - ticket.request.arrived_s > max(STARVED_S, STARVED_SLOS * ticket.band.slo_ttft_s)
+
+
+def served(pool: PoolQueue, ticket: Ticket, now: float) -> None:
+    """Somebody left the queue of this pool for an endpoint."""
+    pool.passed = 0 if ticket.lost_s <= now and is_starved(ticket, now) else pool.passed + 1
+
+
+def heads_of(pool: PoolQueue) -> Iterable[Ticket]:
+    """The head of every line, as they stand: for checks."""
+    for lane in pool.lanes():
+        for head in (lane.ready.head(), lane.late.head()):
+            if head is not None:
+                yield head

@@ -1,23 +1,61 @@
 """Is there room? Bounds on what is outstanding on an endpoint (scheduling.md 5).
 
 Whatever is bound to an engine can no longer be sorted, shed or sent elsewhere, so an engine gets what it can start
-soon and no more. Sequences: as many as it runs. Prefill tokens: about one step, but a prompt larger than the bound
-goes alone. An idle endpoint takes anything.
+soon and no more. Sequences: as many as it runs. Short prompts: about one step of them. Long prompts: as many as it
+has lanes for, beside the short ones. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
 """
 
 from collections.abc import Sequence
 
 from policies.state.ledger import Load
+from policies.state.tickets import Ticket
+
+WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's utilization detector)
 
 
-def with_room(loads: Sequence[Load], tokens: int, sequences: int) -> list[Load]:
-    """Those of `loads` that may take `tokens` of prompt and `sequences` now."""
-    return [
-        load
-        for load in loads
-        if not load.sequences
-        or (
-            load.sequences + sequences <= load.room_seqs
-            and (not load.prefill_tokens or load.prefill_tokens + tokens <= load.max_prefill_tokens)
-        )
-    ]
+def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
+    """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
+    sequences, tokens = ticket.sequences, ticket.tokens
+    cached = ticket.match.cached if ticket.match is not None else None
+    found: list[Load] = []
+    for load in loads:
+        uncached = tokens - cached.get(load.name, 0) if cached else tokens
+        if long_from and uncached > long_from:
+            free = load.longs < load.lanes
+        else:
+            short = load.prefill_tokens - load.long_tokens
+            free = not short or short + uncached <= load.max_prefill_tokens or not load.sequences
+        if free and (not load.sequences or _holds(load, ticket, sequences)):
+            found.append(load)
+    return found
+
+
+def _holds(load: Load, ticket: Ticket, sequences: int) -> bool:
+    """Whether a place and memory are left."""
+    if load.sequences + load.foreign + sequences > load.room_seqs:
+        return False
+    if not load.kv_bound:
+        return True
+    return load.kv_tokens + load.kv_extra + kv_need(ticket, load.name) <= load.kv_bound
+
+
+def kv_need(ticket: Ticket, endpoint: str) -> int:
+    """KV tokens that a request may come to hold beyond what is there already: its prompt and the long answer."""
+    answer = ticket.output.p90 if ticket.output is not None else 0.0
+    return ticket.uncached(endpoint) + int(answer) * ticket.sequences
+
+
+def saturation(load: Load) -> float:
+    """How full an endpoint is: 0 idle, 1 full; the fullest of its bounds rules."""
+    long_tokens = load.long_tokens if load.longs else 0
+    prefill = load.prefill_tokens / (load.max_prefill_tokens + long_tokens)
+    kv = (load.kv_tokens + load.kv_extra) / load.kv_bound if load.kv_bound else 0.0
+    return max((load.sequences + load.foreign) / max(1, load.room_seqs), prefill, kv)
+
+
+def pool_saturation(loads: Sequence[Load]) -> float:
+    """Of a pool, weighted by what its endpoints can hold; without an endpoint it is full."""
+    weight = sum(load.room_seqs for load in loads)
+    if not weight:
+        return 1.0
+    return sum(min(1.5, saturation(load)) * load.room_seqs for load in loads) / weight

@@ -1,27 +1,63 @@
-"""Which of them is best? The one that will be through with its prompts soonest, then the one with fewer sequences.
+"""Which of them is best? The least outstanding prefill, in time, multiplied by how full the batch is (LMetric's form,
+arXiv 2603.15202): `(P + u + 1) / speed x (S + 1) / S_max`, with u what this endpoint would have to compute.
 
-Equal ones are drawn from: always taking the first sends a burst to one endpoint (smg#2096).
+The product has no weights to tune. Prefixes count through u alone. Equal ones are drawn from: always taking the first
+sends a burst to one endpoint (smg#2096). An endpoint with more than its share of sequences is passed over (bounded
+load, KubeAI's c = 1.25), unless all are, or unless it saves a very long prompt.
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
+from math import ceil
 from random import Random
 
 from policies.state.ledger import Load
+from policies.state.tickets import Ticket
 
-_sequences = attrgetter("sequences")
+GREAT_GAIN_TOKENS = 8192  # cached tokens that justify a load ratio of GREAT_GAIN_RATIO
+GREAT_GAIN_RATIO = 2.0
 
 
-def best(loads: Sequence[Load], random: Random) -> Load:
+def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:
     """The best of at least one."""
-    ties = [load for load in loads if not load.prefill_tokens] or _soonest(loads)
-    if len(ties) > 1:
-        fewest = min(map(_sequences, ties))
-        ties = [load for load in ties if load.sequences == fewest]
+    if len(loads) == 1:
+        return loads[0]
+    least, ties = cost(loads[0], ticket), [loads[0]]
+    for load in loads[1:]:
+        this = cost(load, ticket)
+        if this < least:
+            least, ties = this, [load]
+        elif this == least:
+            ties.append(load)
+    return ties[0] if len(ties) == 1 else _drawn(ties, random)
+
+
+def cost(load: Load, ticket: Ticket) -> float:
+    """The lower the better."""
+    match = ticket.match
+    uncached = ticket.tokens if match is None else ticket.tokens - match.cached.get(load.name, 0)
+    return (load.prefill_tokens + uncached + 1) / load.speed * (load.sequences + load.foreign + 1) / load.room_seqs
+
+
+def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, ratio: float) -> Sequence[Load]:
+    """Those of `loads` with no more than `ratio` times their share of the sequences on `everyone`."""
+    if len(loads) == 1 or ticket.match is None or not ticket.match.cached:
+        return loads  # without a prefix nothing pulls towards a full one
+    total = sum(load.sequences for load in everyone)
+    share = (total + 1) / len(everyone)
+    most, most_for_gain = ceil(ratio * share), ceil(GREAT_GAIN_RATIO * share)
+    fair = [load for load in loads if load.sequences < most]
+    if not fair:
+        return loads
+    least = min(ticket.uncached(load.name) for load in fair)
+    gainful = [
+        load
+        for load in loads
+        if most <= load.sequences < most_for_gain and least - ticket.uncached(load.name) >= GREAT_GAIN_TOKENS
+    ]
+    return fair + gainful if gainful else fair
+
+
+def _drawn(ties: Sequence[Load], random: Random) -> Load:
+    fewest = min(load.sequences for load in ties)
+    ties = [load for load in ties if load.sequences == fewest]
     return ties[0] if len(ties) == 1 else ties[int(random.random() * len(ties))]
-
-
-def _soonest(loads: Sequence[Load]) -> list[Load]:
-    waits_s = [load.prefill_tokens / load.speed for load in loads]
-    least_s = min(waits_s)
-    return [load for load, wait_s in zip(loads, waits_s, strict=True) if wait_s == least_s]

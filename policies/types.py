@@ -33,7 +33,7 @@ class InferenceRequest:
 
     `prefix` is the chain of block hashes of `policies.fingerprint`. `head` is its fingerprint at the end of system
     prompt and tools or after 1,024 tokens, whichever is first (0: none). `shape` names what forms the answer besides
-    the prompt: a schema, a forced tool, a reasoning effort.
+    the prompt: a schema, a forced tool (it begins with `schema` or `tool` then), a reasoning effort.
     """
 
     id: str

@@ -136,7 +136,7 @@ class Client:
         return answer.end()
 
     def _body(self, planned: Planned, prose: Prose) -> bytes:
-        said = messages(prose, planned.system, planned.user, planned.output_tokens)
+        said = messages(prose, planned.system, planned.blocks, planned.output_tokens)
         cap = {} if planned.max_tokens is None else {"max_tokens": planned.max_tokens}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
         return msgspec.json.encode({"model": self._model, "messages": said, **stream, **cap})

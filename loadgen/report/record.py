@@ -5,11 +5,14 @@ from the moment the client got round to sending (loadgen.md 6.1): a client that 
 not better.
 """
 
+import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from operator import sub
 
 import msgspec
 
@@ -42,11 +45,17 @@ class TtftLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a good answer, all of them inclusive: first token, largest pause, mean time per later token."""
+    """Limits of a good answer, all of them inclusive: first token, largest pause, mean time per later token.
+
+    `e2e_ms` is the limit of the whole answer (None: no such limit), and the only one of an answer that is not
+    streamed. `target` is the share of requests that has to be good.
+    """
 
     ttft: TtftLimit
     tpot_ms: float
     stall_ms: float
+    e2e_ms: float | None = None
+    target: float = 0.95
 
     def ttft_limit_ms(self, input_tokens: int) -> float:
         """By the planned prompt length, cached or not: a poor cache must not loosen its own limit."""
@@ -55,11 +64,16 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def missed(self, sample: "Sample") -> tuple[str, ...]:
         """Names of the limits this answer misses; () for a good one. Undefined values miss nothing but `ttft`."""
-        ttft_ms, tpot_ms, stall_ms = sample.ttft_ms, sample.tpot_ms, sample.stall_ms
-        late = ttft_ms is None or ttft_ms > self.ttft_limit_ms(sample.input_tokens)
-        slow = tpot_ms is not None and tpot_ms > self.tpot_ms
-        stalled = stall_ms is not None and stall_ms > self.stall_ms
-        return tuple(name for name, is_missed in (("ttft", late), ("tpot", slow), ("stall", stalled)) if is_missed)
+        return tuple(name for name, used in self.used(sample) if used > 1.0)
+
+    def used(self, sample: "Sample") -> Iterator[tuple[str, float]]:
+        """What the answer took of each limit that binds it: 1.0 is the limit itself, inf a first token never seen."""
+        if sample.streamed:
+            yield "ttft", _share(sample.ttft_ms, self.ttft_limit_ms(sample.input_tokens), math.inf)
+            yield "tpot", _share(sample.tpot_ms, self.tpot_ms, 0.0)
+            yield "stall", _share(sample.stall_ms, self.stall_ms, 0.0)
+        if self.e2e_ms is not None:
+            yield "e2e", sample.e2e_ms / self.e2e_ms
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +100,11 @@ class Sample:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None  # from usage
+    cls: str = ""
+    streamed: bool = True
+    endpoint: str = ""
+    queued_s: float = 0.0  # in the gateway, before it went to an engine
+    ideal_tokens: int = 0  # of the prompt, that an unlimited cache would have held
 
     @property
     def tokens(self) -> int:
@@ -100,7 +119,12 @@ class Sample:
     @property
     def ttft_ms(self) -> float | None:
         """First token, from the intended arrival."""
-        return (self.reads[0] - self.sched_s) * 1000 if self.reads else None
+        return (self.reads[0] - self.sched_s) * 1000 if self.reads and self.streamed else None
+
+    @property
+    def e2e_ms(self) -> float:
+        """The whole answer, from the intended arrival to its last token."""
+        return ((self.reads[-1] if self.reads else self.end_s) - self.sched_s) * 1000
 
     @property
     def tpot_ms(self) -> float | None:
@@ -112,7 +136,7 @@ class Sample:
     @property
     def stall_ms(self) -> float | None:
         """The largest gap between tokens."""
-        return max(self.gaps_ms(), default=None)
+        return max(map(sub, self.reads[1:], self.reads)) * 1000 if len(self.reads) > 1 else None
 
     def gaps_ms(self) -> Iterator[float]:
         """Gaps between reads that carried tokens."""
@@ -122,7 +146,7 @@ class Sample:
         """Output tokens received in [start_s, end_s); tokens are spread evenly over the reads."""
         if not self.reads:
             return 0.0
-        inside = sum(start_s <= read < end_s for read in self.reads)
+        inside = bisect_left(self.reads, end_s) - bisect_left(self.reads, start_s)
         return self.tokens * inside / len(self.reads)
 
 
@@ -156,6 +180,10 @@ def line(sample: Sample, slo: Slo) -> bytes:
         "missed": missed,
     }
     return msgspec.json.encode(row) + b"\n"
+
+
+def _share(value: float | None, limit: float, undefined: float) -> float:
+    return undefined if value is None else value / limit
 
 
 def _rounded(value: float | None) -> float | None:

@@ -35,6 +35,16 @@ class Seen:
     kv_usage: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What a router is told of an engine before anything happens; `kv_tokens` 0: without a limit."""
+
+    kv_tokens: int
+    max_seqs: int
+    step_tokens: int
+    prefill_tokens_per_s: float
+
+
 class Router(Protocol):
     """Engines are numbered from 0. `poll_s`: how often it looks at their metrics; 0: never."""
 

@@ -1,59 +1,248 @@
 """When do requests come? Arrival processes as pure functions of a random stream.
 
 Every process offers its exact rate: N = round(rate x time) requests, whatever the draw, so two runs differ in when
-requests come and never in how many (loadgen.md 4.2; vllm bench serve rescales its gaps with the same aim).
+requests come and never in how many (loadgen.md 4.2; vllm bench serve rescales its gaps with the same aim). Gaps are
+drawn at unit rate, one after the other, and then scaled: at another rate the same requests come, only closer together.
+A rate that changes is a unit process, bent in time.
 """
 
 import math
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from random import Random
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+from loadgen.workload.fields import Count, Duration, Fields, NonNegative, Positive, ScenarioError, seconds
+from loadgen.workload.lengths import Length, mean
+
+_BISECTIONS = 60
 
 
-class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+class _Steady(Fields, frozen=True):
+    """`rate` in requests/s, all the time."""
+
+    rate: Positive
+
+    def mean_rate(self, total_s: float) -> float:
+        """Requests/s over `total_s` seconds."""
+        return self.rate
+
+    def scaled(self, factor: float) -> "Arrivals":
+        """The same process at `factor` times the rate."""
+        return msgspec.structs.replace(self, rate=self.rate * factor)  # type: ignore[return-value]
+
+
+class Constant(_Steady, frozen=True, tag_field="kind", tag="constant"):
     """Equal gaps. `rate` in requests/s."""
 
-    rate: Positive
-
-    def times(self, stream: Random, seconds: float) -> list[float]:
-        """Arrival times in [0, seconds), sorted."""
-        count = round(self.rate * seconds)
-        return [seconds * (i + 0.5) / count for i in range(count)]
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        count = round(self.rate * total_s)
+        return [total_s * (i + 0.5) / count for i in range(count)]
 
 
-class Poisson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"):
-    """Independent users: sorted uniforms, which is a Poisson process given its count. `rate` in requests/s."""
+class Poisson(_Steady, frozen=True, tag_field="kind", tag="poisson"):
+    """Independent users: exponential gaps, rescaled, which is a Poisson process given its count."""
 
-    rate: Positive
-
-    def times(self, stream: Random, seconds: float) -> list[float]:
-        """Arrival times in [0, seconds), sorted."""
-        return sorted(stream.random() * seconds for _ in range(round(self.rate * seconds)))
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        return _renewal(lambda: stream.expovariate(1.0), round(self.rate * total_s), total_s)
 
 
-class Gamma(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
-    """Renewal gaps with coefficient of variation `cv` (real clients: median 1.3-1.5). `rate` in requests/s."""
+class Gamma(_Steady, frozen=True, tag_field="kind", tag="gamma"):
+    """Renewal gaps with coefficient of variation `cv` (real clients: median 1.3-1.5)."""
 
-    rate: Positive
     cv: Positive
 
-    def times(self, stream: Random, seconds: float) -> list[float]:
-        """Arrival times in [0, seconds), sorted."""
-        shape = 1 / self.cv**2
-        count = round(self.rate * seconds)
-        return _rescaled([stream.gammavariate(shape, 1.0) for _ in range(count + 1)], seconds)
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        return _renewal(lambda: stream.gammavariate(1 / self.cv**2, 1.0), round(self.rate * total_s), total_s)
 
 
-Arrivals = Constant | Poisson | Gamma
+class Weibull(_Steady, frozen=True, tag_field="kind", tag="weibull"):
+    """Renewal gaps with coefficient of variation `cv`, with a lighter tail than `gamma`'s at the same one."""
+
+    cv: Annotated[float, msgspec.Meta(gt=0.05, lt=20)]
+
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        shape = _weibull_shape(self.cv)
+        return _renewal(lambda: stream.weibullvariate(1.0, shape), round(self.rate * total_s), total_s)
 
 
-def _rescaled(gaps: Sequence[float], seconds: float) -> list[float]:
-    """The points between consecutive `gaps`, stretched so that all gaps together are `seconds` long."""
-    scale = seconds / (sum(gaps) or 1.0)
-    last = math.nextafter(seconds, 0.0)  # rounding must not put anything at the very end
+class Stage(Fields, frozen=True):
+    """From `at` on (since the start of the run) the rate is, or begins at, `rate`."""
+
+    at: Duration
+    rate: NonNegative
+
+
+class _Piece(NamedTuple):
+    """Between two times the rate goes in a straight line."""
+
+    start_s: float
+    end_s: float
+    first: float
+    last: float
+
+    @property
+    def requests(self) -> float:
+        return (self.first + self.last) / 2 * (self.end_s - self.start_s)
+
+    def when(self, number: float) -> float:
+        """The time at which that many requests of the piece have come."""
+        slope = (self.last - self.first) / (self.end_s - self.start_s)
+        speed = self.first + math.sqrt(max(0.0, self.first**2 + 2 * slope * number))
+        return self.start_s + (2 * number / speed if speed else 0.0)
+
+
+class Step(Fields, frozen=True, tag_field="kind", tag="step"):
+    """The rate jumps at each stage; 0 before the first. `cv` of the gaps inside (1: Poisson)."""
+
+    stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1)]
+    cv: Positive = 1.0
+
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        return _bent(self._pieces(total_s), self.cv, stream)
+
+    def mean_rate(self, total_s: float) -> float:
+        """Requests/s over `total_s` seconds."""
+        return sum(piece.requests for piece in self._pieces(total_s)) / total_s
+
+    def scaled(self, factor: float) -> "Arrivals":
+        """The same shape at `factor` times the rate."""
+        stages = tuple(msgspec.structs.replace(stage, rate=stage.rate * factor) for stage in self.stages)
+        return msgspec.structs.replace(self, stages=stages)
+
+    def _pieces(self, total_s: float) -> list[_Piece]:
+        return list(_clipped(self.stages, total_s, ramp=False))
+
+
+class Ramp(Step, frozen=True, tag_field="kind", tag="ramp"):
+    """The rate goes in a straight line from stage to stage and stays at the last one's."""
+
+    def _pieces(self, total_s: float) -> list[_Piece]:
+        return list(_clipped(self.stages, total_s, ramp=True))
+
+
+class Spike(_Steady, frozen=True, tag_field="kind", tag="spike"):
+    """`rate`, but `peak` from `at` for the time `lasts`. `cv` of the gaps inside (1: Poisson)."""
+
+    peak: Positive
+    at: Duration
+    lasts: Duration
+    cv: Positive = 1.0
+
+    def times(self, stream: Random, total_s: float) -> list[float]:
+        """Arrival times in [0, total_s), sorted."""
+        return self._steps().times(stream, total_s)
+
+    def mean_rate(self, total_s: float) -> float:
+        """Requests/s over `total_s` seconds."""
+        return self._steps().mean_rate(total_s)
+
+    def scaled(self, factor: float) -> "Arrivals":
+        """The same shape at `factor` times the rate."""
+        return msgspec.structs.replace(self, rate=self.rate * factor, peak=self.peak * factor)
+
+    def _steps(self) -> Step:
+        over = f"{seconds(self.at) + seconds(self.lasts):g}s"
+        at_rates = (("0s", self.rate), (self.at, self.peak), (over, self.rate))
+        return Step(stages=tuple(Stage(at=at, rate=rate) for at, rate in at_rates), cv=self.cv)
+
+
+class Sessions(Fields, frozen=True, tag_field="kind", tag="sessions"):
+    """People who ask, read the answer to its end, `think`, and ask again, `turns` times.
+
+    `rate` sessions/s begin, as a Poisson process, from `lead` before the start on (turns before it are not sent, but
+    are history); or there are `users`, who begin within `stagger` and go on with a new session after the last turn: a
+    closed loop. `input` of the tenant is the first turn's, `follow` that of later ones (None: the same). A session
+    ends before a turn that would exceed `max_total_tokens` of prompt and answer.
+    """
+
+    turns: Length
+    think: Length
+    rate: Positive | None = None
+    users: Count | None = None
+    stagger: Duration = "30s"
+    lead: Duration = "0s"
+    follow: Length | None = None
+    max_total_tokens: Count | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rate is None) == (self.users is None):
+            raise ValueError("sessions have either `rate` or `users`")
+
+    def mean_rate(self, total_s: float) -> float:
+        """About the requests/s offered; of `users` at most, if every answer took no time."""
+        if self.rate is not None:
+            return self.rate * mean(self.turns)
+        return (self.users or 0) / mean(self.think)
+
+    def scaled(self, factor: float) -> "Sessions":
+        """The same sessions, `factor` times as many."""
+        if self.rate is not None:
+            return msgspec.structs.replace(self, rate=self.rate * factor)
+        return msgspec.structs.replace(self, users=max(1, round((self.users or 0) * factor)))
+
+    def starts(self, stream: Random, total_s: float) -> list[float]:
+        """When sessions (with `users`: their first ones) begin; before 0 within `lead`."""
+        if self.rate is None:
+            return staggered(self.users or 0, self.stagger, stream)
+        lead_s = seconds(self.lead)
+        return [t - lead_s for t in Poisson(rate=self.rate).times(stream, lead_s + total_s)]
+
+
+Arrivals = Constant | Poisson | Gamma | Weibull | Step | Ramp | Spike
+
+
+def staggered(users: int, stagger: Duration, stream: Random) -> list[float]:
+    """When each of `users` begins."""
+    return [stream.random() * seconds(stagger) for _ in range(users)]
+
+
+def _renewal(gap: Callable[[], float], count: int, total_s: float) -> list[float]:
+    """`count` points in [0, total_s) whose gaps, the first and the last one too, are proportional to drawn ones."""
+    gaps = [gap() for _ in range(count + 1)]
+    scale = total_s / (sum(gaps) or 1.0)
+    last = math.nextafter(total_s, 0.0)  # rounding must not put anything at the very end
     return [min(point * scale, last) for point in accumulate(gaps[:-1])]
+
+
+def _weibull_shape(cv: float) -> float:
+    low, high = 0.05, 50.0  # the cv falls as the shape grows
+    for _ in range(_BISECTIONS):
+        middle = math.sqrt(low * high)
+        log_ratio = math.lgamma(1 + 2 / middle) - 2 * math.lgamma(1 + 1 / middle)
+        low, high = (middle, high) if log_ratio > math.log1p(cv**2) else (low, middle)
+    return low
+
+
+def _clipped(stages: Sequence[Stage], total_s: float, *, ramp: bool) -> Iterator[_Piece]:
+    """The pieces between stages, as far as they lie in [0, total_s)."""
+    points = [(seconds(stage.at), stage.rate) for stage in stages]
+    if points != sorted(points, key=lambda point: point[0]) or len({at for at, _ in points}) != len(points):
+        raise ScenarioError("stages: each `at` is later than the one before")
+    points.append((max(total_s, points[-1][0]), points[-1][1]))
+    for (start_s, first), (end_s, following) in pairwise(points):
+        cut_s = min(end_s, total_s)
+        if cut_s > start_s:
+            last = first + (following - first) * (cut_s - start_s) / (end_s - start_s) if ramp else first
+            yield _Piece(start_s, cut_s, first, last)
+
+
+def _bent(pieces: Sequence[_Piece], cv: float, stream: Random) -> list[float]:
+    """A unit process of as many requests as the pieces hold, each put at the time its number is due."""
+    whole = sum(piece.requests for piece in pieces)
+    units = Gamma(rate=1.0, cv=cv).times(stream, whole) if whole >= 0.5 else []
+    found: list[float] = []
+    done, index = 0.0, 0
+    for unit in units:
+        while unit - done > pieces[index].requests and index + 1 < len(pieces):
+            done += pieces[index].requests
+            index += 1
+        found.append(min(pieces[index].when(unit - done), math.nextafter(pieces[index].end_s, 0.0)))
+    return found

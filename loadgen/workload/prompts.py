@@ -6,6 +6,7 @@ already differs from every other's. The salt is new for each run: no run ever me
 (vllm#52884, #54227), and sharing inside a run is untouched.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from random import Random
 
@@ -39,10 +40,10 @@ class Prose:
         self._book = "".join(Random("prose").choices(words, k=_BOOK_WORDS))
 
     def text(self, block: Block) -> str:
-        """The text of `block`, exactly 4 x tokens bytes of ASCII."""
+        """The text of `block`, exactly 4 x tokens bytes of ASCII. A shorter block of the same id is its head."""
         digest = blake2b(f"{self._salt}\0{block.namespace}\0{block.id}".encode(), digest_size=16).digest()
         words = max(0, block.tokens - TAG_TOKENS)
-        start = int.from_bytes(digest[8:]) % (_BOOK_WORDS - words) if words < _BOOK_WORDS else 0
+        start = int.from_bytes(digest[8:]) % _BOOK_WORDS
         body = self._slice(start, words)
         return (digest[:8].hex()[:15] + " " + body)[: block.tokens * TOKEN_BYTES]
 
@@ -52,16 +53,21 @@ class Prose:
         return book[start * TOKEN_BYTES : (start + words) * TOKEN_BYTES]
 
 
-def prompt_tokens(system: Block | None, user: Block) -> int:
+def prompt_tokens(system: Block | None, blocks: Sequence[Block]) -> int:
     """What the simulated engine counts for this prompt: texts, a role mark for each, and the mark of the answer."""
-    return user.tokens + (system.tokens + MARK_TOKENS if system else 0) + 2 * MARK_TOKENS
+    return sum(block.tokens for block in blocks) + (system.tokens + MARK_TOKENS if system else 0) + 2 * MARK_TOKENS
 
 
-def messages(prose: Prose, system: Block | None, user: Block, output_tokens: int) -> list[dict[str, str]]:
-    """The prompt as chat messages. The user's text ends with a marker that sets the length of the answer."""
+def messages(prose: Prose, system: Block | None, blocks: Sequence[Block], output_tokens: int) -> list[dict[str, str]]:
+    """The prompt as chat messages: system, and one of the user with all `blocks`.
+
+    The user's text ends with a marker that sets the length of the answer, in place of as many of its last tokens; a
+    prompt shorter than the marker becomes as long as that.
+    """
     mark = marker(output_tokens)
-    own = msgspec.structs.replace(user, tokens=max(0, user.tokens - len(mark) // TOKEN_BYTES))
-    said = [{"role": "user", "content": prose.text(own) + mark}]
+    text = "".join(prose.text(block) for block in blocks)
+    own = text[: max(0, len(text) - len(mark))]
+    said = [{"role": "user", "content": own + mark}]
     return [{"role": "system", "content": prose.text(system)}, *said] if system else said
 
 

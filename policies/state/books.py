@@ -3,24 +3,29 @@
 from collections.abc import Iterable
 
 from policies.state.ledger import Attempt, Load
-from policies.state.queues import PoolQueue
+from policies.state.prefixes import Prefixes
+from policies.state.queues import PoolQueue, long_from
 from policies.state.tickets import Ticket
 from policies.state.timers import Timers
 from policies.state.views import Totals
 from policies.types import Band, Endpoint, InferenceRequest, Pool, Settings
+
+UNBOUNDED = 1 << 62
 
 
 class Books:
     """The core writes them; nobody else does."""
 
     __slots__ = (
+        "_named",
         "cancelled",
         "completed",
         "expired",
         "failed",
         "loads",
-        "model_of",
+        "models",
         "pools",
+        "prefixes",
         "queued",
         "queued_bytes",
         "queued_in_band",
@@ -33,9 +38,11 @@ class Books:
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
         self.loads: dict[str, Load] = {}
-        self.pools: dict[str, PoolQueue] = {}  # by model; once known, a model stays
-        self.model_of: dict[str, str] = {}  # of a pool, by its name
+        self.pools: dict[tuple[str, int], PoolQueue] = {}  # by model and bound; once known, one stays
+        self._named: dict[str, PoolQueue] = {}
+        self.models: dict[str, list[PoolQueue]] = {}  # its pools, the smallest bound first
         self.timers = Timers()
+        self.prefixes: Prefixes | None = None  # None: placed without regard to them
         self.queued = 0
         self.queued_bytes = 0
         self.queued_in_band: dict[str, int] = {}
@@ -46,7 +53,7 @@ class Books:
         return (
             self.queued >= settings.max_queued
             or self.queued_bytes + request.body_bytes > settings.max_queued_bytes
-            or self.queued_in_band.get(request.band, 0) >= band.max_queued
+            or self.queued_in_band.get(band.name, 0) >= band.max_queued
         )
 
     def find(self, request_id: str, number: int) -> tuple[Ticket | None, Attempt | None]:
@@ -66,8 +73,13 @@ class Books:
     def enqueue(self, ticket: Ticket) -> bool:
         """Let it wait. True when it is a head now."""
         self._count_queued(ticket, 1)
-        self.timers.set(ticket, min(ticket.expires_s, ticket.request.deadline_s))
+        self.timers.set(ticket, self.leaves_s(ticket))
         return ticket.pool.push(ticket)
+
+    def leaves_s(self, ticket: Ticket) -> float:
+        """When something has to be done about one that waits."""
+        leaves_s = min(ticket.expires_s, ticket.request.deadline_s)
+        return min(leaves_s, ticket.hold_s) if ticket.only else leaves_s
 
     def dequeue(self, ticket: Ticket) -> bool:
         """It waits no more. True when another one is a head now."""
@@ -76,10 +88,10 @@ class Books:
         return ticket.pool.remove(ticket) and ticket.pool.queued > 0
 
     def _count_queued(self, ticket: Ticket, sign: int) -> None:
-        request = ticket.request
+        band = ticket.band.name
         self.queued += sign
-        self.queued_bytes += sign * request.body_bytes
-        self.queued_in_band[request.band] = self.queued_in_band.get(request.band, 0) + sign
+        self.queued_bytes += sign * ticket.request.body_bytes
+        self.queued_in_band[band] = self.queued_in_band.get(band, 0) + sign
 
     def endpoint_up(self, endpoint: Endpoint) -> None:
         """It may be used from now on, within these bounds. What is open on it stays open."""
@@ -105,25 +117,39 @@ class Books:
             del self.loads[load.name]
 
     def change_pools(self, pools: Iterable[Pool], window_s: float) -> None:
-        """These are the pools now. Whoever waits for a model that has none left waits for its timeout."""
-        self.model_of = {}
+        """These are the pools now. Pools of one model with the same bound are one queue, under the name of the first.
+
+        Whoever waits for a pool that is gone waits for its timeout.
+        """
+        self._named, self.models = {}, {}
         for pool in pools:
-            if pool.model not in self.model_of.values():
-                queue = self.pools.setdefault(pool.model, PoolQueue(pool.model, pool.name, window_s))
-                queue.name = pool.name
-            self.model_of[pool.name] = pool.model
+            key = (pool.model, pool.max_total_tokens)
+            queue = self.pools.get(key) or PoolQueue(pool, window_s)
+            self.pools[key] = self._named[pool.name] = queue
+            model = self.models.setdefault(pool.model, [])
+            if queue not in model:
+                queue.pool, queue.name = pool, pool.name
+                model.append(queue)
+        for queues in self.models.values():
+            queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
         self._wire()
 
     def _wire(self) -> None:
         """Tell pools and endpoints of each other."""
         for queue in self.pools.values():
-            queue.up = []
+            queue.up, queue.lenders = [], []
+        for queue in self._named.values():
+            queue.lenders = [self._named[name] for name in queue.pool.borrow if name in self._named]
         for load in self.loads.values():
             names = load.endpoint.pools if load.up else ()
-            models = dict.fromkeys(self.model_of[name] for name in names if name in self.model_of)
-            load.pools = tuple(self.pools[model] for model in models)
+            load.pools = _distinct(self._named[name] for name in names if name in self._named)
             for queue in load.pools:
                 queue.up.append(load)
+        for load in self.loads.values():
+            borrowers = (queue for queue in self.pools.values() if any(own in queue.lenders for own in load.pools))
+            load.watchers = _distinct([*load.pools, *borrowers])
+        for queue in self.pools.values():
+            queue.long_from = long_from(queue.pool, [load.endpoint for load in queue.up])
 
     def totals(self) -> Totals:
         return Totals(
@@ -136,3 +162,11 @@ class Books:
             queued=self.queued,
             inflight=len(self.tickets) - self.queued,
         )
+
+
+def _distinct(queues: Iterable[PoolQueue]) -> tuple[PoolQueue, ...]:
+    found: list[PoolQueue] = []
+    for queue in queues:
+        if queue not in found:
+            found.append(queue)
+    return tuple(found)

@@ -5,7 +5,7 @@ from collections import Counter
 from policies.state import queues, timers
 from policies.state.books import Books
 from policies.state.ledger import Load
-from policies.state.queues import Lane, PoolQueue
+from policies.state.queues import Lane, Line, PoolQueue
 
 
 class InvariantError(Exception):
@@ -28,26 +28,39 @@ def _equal(what: str, seen: object, booked: object) -> None:
 
 
 def _requests(books: Books) -> None:
-    queued = [ticket.request for ticket in books.tickets.values() if ticket.lane is not None]
+    queued = [ticket for ticket in books.tickets.values() if ticket.line is not None]
     flying = sum(ticket.attempt is not None for ticket in books.tickets.values())
     _equal("live requests, each queued or in flight", len(queued) + flying, len(books.tickets))
     _equal("queued", len(queued), books.queued)
-    _equal("queued bytes", sum(request.body_bytes for request in queued), books.queued_bytes)
+    _equal("queued bytes", sum(ticket.request.body_bytes for ticket in queued), books.queued_bytes)
     in_band = {band: count for band, count in books.queued_in_band.items() if count}
-    _equal("queued by band", dict(Counter(request.band for request in queued)), in_band)
+    _equal("queued by band", dict(Counter(ticket.band.name for ticket in queued)), in_band)
     totals = books.totals()
     ended = totals.completed + totals.rejected + totals.expired + totals.cancelled + totals.failed
     _equal("received (C1)", ended + len(queued) + flying, totals.received)
 
 
 def _queue(books: Books, pool: PoolQueue) -> None:
-    waiting = [ticket for ticket in books.tickets.values() if ticket.lane is not None and ticket.pool is pool]
+    waiting = [ticket for ticket in books.tickets.values() if ticket.line is not None and ticket.pool is pool]
     _equal(f"pool {pool.name} queued", len(waiting), pool.queued)
     _equal(f"pool {pool.name} bytes", sum(ticket.request.body_bytes for ticket in waiting), pool.queued_bytes)
-    _equal(f"pool {pool.name} tokens", sum(ticket.tokens for ticket in waiting), pool.queued_tokens)
+    _equal(f"pool {pool.name} tokens", sum(ticket.weight for ticket in waiting), pool.queued_tokens)
+    _equal(
+        f"pool {pool.name} lanes",
+        [sum(ticket.long is lane for ticket in waiting) for lane in (False, True)],
+        pool.queued_in_lane,
+    )
+    ahead = Counter[tuple[int, bool]]()
+    for ticket in waiting:
+        ahead[ticket.band.rank, ticket.long] += ticket.weight
+    _equal(
+        f"pool {pool.name} tokens by rank",
+        dict(+ahead),
+        {key: tokens for key, tokens in pool.tokens_of.items() if tokens},
+    )
     found = 0
     for key, flow in pool.flows.items():
-        mine = [ticket for ticket in waiting if (ticket.request.tenant, ticket.request.band) == key]
+        mine = [ticket for ticket in waiting if (ticket.request.tenant, ticket.band.name) == key]
         _equal(f"flow {key} queued", len(mine), flow.queued)
         _equal(f"flow {key} bytes", sum(ticket.request.body_bytes for ticket in mine), flow.queued_bytes)
         found += sum(_lane(lane) for lane in flow.lanes.values())
@@ -57,17 +70,23 @@ def _queue(books: Books, pool: PoolQueue) -> None:
 
 
 def _lane(lane: Lane) -> int:
-    living = [ticket for _, ticket in lane.heap if ticket.lane is lane]
-    _equal("dead in a lane", len(lane.heap) - len(living), lane.dead)
-    if not living or lane.heap[0][1].lane is not lane:
-        raise InvariantError("a lane is empty, or its head is dead")
-    if lane.dead > queues.DEAD_MIN and lane.dead * 2 > len(lane.heap):
-        raise InvariantError(f"a lane keeps {lane.dead} dead of {len(lane.heap)}")
+    if not lane.ready and not lane.late:
+        raise InvariantError("a lane is empty")
+    return _line(lane.ready) + _line(lane.late)
+
+
+def _line(line: Line) -> int:
+    living = [ticket for _, ticket in line.heap if ticket.line is line]
+    _equal("dead in a line", len(line.heap) - len(living), line.dead)
+    if line.heap and line.heap[0][1].line is not line:
+        raise InvariantError("the head of a line is dead")
+    if line.dead > queues.DEAD_MIN and line.dead * 2 > len(line.heap):
+        raise InvariantError(f"a line keeps {line.dead} dead of {len(line.heap)}")
     return len(living)
 
 
 def _endpoints(books: Books) -> None:
-    held: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in books.loads}
+    held: dict[str, list[int]] = {name: [0] * 6 for name in books.loads}
     for ticket in books.tickets.values():
         attempt = ticket.attempt
         if attempt is None:
@@ -75,18 +94,20 @@ def _endpoints(books: Books) -> None:
         if books.loads.get(attempt.load.name) is not attempt.load:
             raise InvariantError(f"request {ticket.request.id} is on {attempt.load.name}, which is forgotten")
         mine = held[attempt.load.name]
-        for place, value in enumerate((1, attempt.sequences, attempt.prefill_tokens, attempt.kv_tokens)):
+        longs = (1, attempt.prefill_tokens) if attempt.long else (0, 0)
+        for place, value in enumerate((1, attempt.sequences, attempt.prefill_tokens, attempt.kv_tokens, *longs)):
             mine[place] += value
     for name, load in books.loads.items():
-        _equal(f"endpoint {name}", held[name], [load.attempts, load.sequences, load.prefill_tokens, load.kv_tokens])
+        booked = [load.attempts, load.sequences, load.prefill_tokens, load.kv_tokens, load.longs, load.long_tokens]
+        _equal(f"endpoint {name}", held[name], booked)
         _known_where_it_serves(books, load)
 
 
 def _known_where_it_serves(books: Books, load: Load) -> None:
     if not load.up and not load.attempts:
         raise InvariantError(f"endpoint {load.name} is down and empty, and still known")
-    serves = [pool.model for pool in books.pools.values() if load in pool.up]
-    _equal(f"pools of {load.name}", serves, [pool.model for pool in books.pools.values() if pool in load.pools])
+    serves = [pool.name for pool in books.pools.values() if load in pool.up]
+    _equal(f"pools of {load.name}", serves, [pool.name for pool in books.pools.values() if pool in load.pools])
     if serves and not load.up:
         raise InvariantError(f"endpoint {load.name} is down and still serves {serves}")
 
@@ -94,7 +115,8 @@ def _known_where_it_serves(books: Books, load: Load) -> None:
 def _timers(books: Books) -> None:
     for ticket in books.tickets.values():
         prefilling = ticket.attempt is not None and ticket.attempt.prefill_tokens > 0
-        _equal(f"timer of {ticket.request.id}", ticket.timer > 0, ticket.lane is not None or prefilling)
+        if not ticket.timer and (ticket.line is not None or prefilling):
+            raise InvariantError(f"request {ticket.request.id} waits for something without a timer")
     dead = books.timers.count_dead()
     _equal("dead timers", dead, books.timers.dead)
     if dead > timers.DEAD_MIN and dead * 2 > len(books.timers):

@@ -3,8 +3,12 @@
 An attempt is entered once, before its bytes go out, and taken out once, whatever ends it and however often that is
 reported. So counts are exact, ours, and never negative (llm-d-router#1739). Prefill tokens leave earlier than the
 rest: when the first token shows that the engine has computed them.
+
+What an engine says of itself corrects these counts and never leads: it adds what is not ours (other gateways, direct
+callers), and where its KV cache is fuller than we thought.
 """
 
+from policies.events import LoadObserved
 from policies.state.queues import PoolQueue
 from policies.state.views import EndpointView
 from policies.types import Endpoint
@@ -14,24 +18,43 @@ MARGIN_SEQS = 4
 SPEED_SAMPLE_TOKENS = 512  # shorter prompts measure the step, not the speed
 SPEED_FULL_WEIGHT_TOKENS = 4096
 SPEED_OUTLIER = 8.0  # faster than that was a prefix cache
+KV_RATIO = 0.9  # of the KV cache is given out (scheduling.md 5)
+FOREIGN_WEIGHT = 0.3  # of the newest sight in the mean of what is not ours
+PRESSED_SIGHTS = 3  # with a queue in the engine although we hold back: the bound is too large for it
+PRESSED_RATIO, EASED_RATIO = 0.8, 1.05
+EASE_EVERY_S = 10.0
 
 
 class Load:
-    """One endpoint: its bounds, what is outstanding on it, and how fast it computes prompts (tokens/s)."""
+    """One endpoint: its bounds, what is outstanding on it, and how fast it computes prompts (tokens/s).
+
+    `prefill_tokens` are all of them, `long_tokens` those of long prompts, of which it holds `longs`.
+    """
 
     __slots__ = (
         "attempts",
+        "eased_s",
         "endpoint",
         "first_token_s",
+        "foreign",
+        "kv_bound",
+        "kv_extra",
         "kv_tokens",
+        "lanes",
+        "long_tokens",
+        "longs",
         "max_prefill_tokens",
         "name",
+        "peak",
         "pools",
         "prefill_tokens",
+        "pressed",
         "room_seqs",
+        "seen_s",
         "sequences",
         "speed",
         "up",
+        "watchers",
     )
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -39,11 +62,20 @@ class Load:
         self.attempts = 0
         self.sequences = 0
         self.prefill_tokens = 0
+        self.long_tokens = 0
+        self.longs = 0
         self.kv_tokens = 0
         self.first_token_s = 0.0  # the last one seen here
         self.speed = max(1.0, endpoint.prefill_tokens_per_s)
         self.pools: tuple[PoolQueue, ...] = ()  # the queues it serves; none while it is down
+        self.watchers: tuple[PoolQueue, ...] = ()  # and those that borrow from them
         self.up = False
+        self.foreign = 0.0  # sequences there that are not ours
+        self.peak = 0  # most of ours since it was seen last
+        self.seen_s = 0.0
+        self.kv_extra = 0  # KV tokens in use there beyond ours
+        self.pressed = 0
+        self.eased_s = 0.0
         self.endpoint = endpoint
         self.bound(endpoint)
 
@@ -54,6 +86,8 @@ class Load:
         self.endpoint = endpoint
         self.room_seqs = endpoint.max_seqs - (MARGIN_SEQS if endpoint.max_seqs >= MARGIN_FROM_SEQS else 0)
         self.max_prefill_tokens = endpoint.max_prefill_tokens
+        self.lanes = endpoint.long_lanes
+        self.kv_bound = int(endpoint.kv_tokens * KV_RATIO)
 
     def learn(self, tokens: int, sent_s: float, now: float) -> None:
         """Take the first token of a prompt of `tokens`, sent at `sent_s`, as a measure of speed."""
@@ -65,6 +99,37 @@ class Load:
         # Against the start value too: after one long stall the truth must not look like an outlier for ever.
         if sample <= SPEED_OUTLIER * max(self.speed, self.endpoint.prefill_tokens_per_s):
             self.speed += (sample - self.speed) * min(1.0, tokens / SPEED_FULL_WEIGHT_TOKENS)
+
+    def observe(self, seen: LoadObserved, now: float) -> None:
+        """Take what the engine said. Whatever we sent since is in our own counts already."""
+        foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences))
+        self.foreign += (foreign - self.foreign) * FOREIGN_WEIGHT
+        self.peak = self.sequences
+        self.seen_s = now
+        total = seen.kv_tokens or self.endpoint.kv_tokens
+        if seen.kv_usage is not None and total:
+            self.kv_bound = int(total * KV_RATIO)
+            self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
+        self._press(seen.waiting, now)
+
+    def forget_sight(self) -> None:
+        """What it said is too old to be believed."""
+        self.foreign = 0.0
+        self.kv_extra = 0
+        self.seen_s = 0.0
+
+    def _press(self, waiting: int, now: float) -> None:
+        """An engine that queues what we hold back to a step's worth gets less; later it gets more again."""
+        most = self.endpoint.max_prefill_tokens
+        self.pressed = self.pressed + 1 if waiting > 0 and self.prefill_tokens <= self.max_prefill_tokens else 0
+        if self.pressed >= PRESSED_SIGHTS:
+            self.pressed = 0
+            floor = min(most, self.endpoint.step_tokens or most)
+            self.max_prefill_tokens = max(floor, int(self.max_prefill_tokens * PRESSED_RATIO))
+            self.eased_s = now
+        elif self.max_prefill_tokens < most and now - self.eased_s >= EASE_EVERY_S:
+            self.max_prefill_tokens = min(most, int(self.max_prefill_tokens * EASED_RATIO) + 1)
+            self.eased_s = now
 
     def view(self) -> EndpointView:
         return EndpointView(
@@ -80,34 +145,71 @@ class Load:
 
 
 class Attempt:
-    """One try of one request on one endpoint: what it holds there. Making one enters it."""
+    """One try of one request on one endpoint: what it holds there. Making one enters it.
 
-    __slots__ = ("answered", "kv_tokens", "load", "number", "prefill_tokens", "sent_s", "sequences")
+    `tokens` of prompt are to be computed there, as a `long` prompt or not; `kv_tokens` are reserved for prompt and
+    answer. `promised_s` is when its first token was expected.
+    """
+
+    __slots__ = (
+        "answered",
+        "cached",
+        "kv_tokens",
+        "load",
+        "long",
+        "number",
+        "prefill_tokens",
+        "reestimates",
+        "sent_s",
+        "sequences",
+        "tokens",
+    )
 
     def __init__(self, load: Load, number: int, tokens: int, sequences: int, now: float) -> None:
         self.load = load
         self.number = number
+        self.tokens = tokens
         self.prefill_tokens = tokens
         self.sequences = sequences
-        self.kv_tokens = tokens  # the prompt's; the answer's share joins with the length predictor
+        self.long = False
+        self.cached = 0  # prompt tokens expected in its cache
+        self.kv_tokens = 0
         self.sent_s = now
         self.answered = False  # its first token was seen
+        self.reestimates = 0
         load.attempts += 1
         load.sequences += sequences
         load.prefill_tokens += tokens
-        load.kv_tokens += tokens
+        if load.sequences > load.peak:
+            load.peak = load.sequences
+
+    def make_long(self) -> None:
+        """It takes a long lane."""
+        self.long = True
+        self.load.longs += 1
+        self.load.long_tokens += self.prefill_tokens
+
+    def reserve(self, kv_tokens: int) -> None:
+        """Hold that much of the KV cache from now on."""
+        self.load.kv_tokens += kv_tokens - self.kv_tokens
+        self.kv_tokens = kv_tokens
 
     def release_prefill(self) -> bool:
         """Take its prompt tokens out of the account. True when they still were in it."""
         tokens = self.prefill_tokens
+        load = self.load
+        if self.long:
+            self.long = False
+            load.longs -= 1
+            load.long_tokens -= tokens
         self.prefill_tokens = 0
-        self.load.prefill_tokens -= tokens
+        load.prefill_tokens -= tokens
         return tokens > 0
 
     def close(self) -> None:
         """Take out all it holds. To be called once: the core forgets the attempt in the same breath."""
         load = self.load
+        self.release_prefill()
         load.attempts -= 1
         load.sequences -= self.sequences
-        load.prefill_tokens -= self.prefill_tokens
         load.kv_tokens -= self.kv_tokens

@@ -1,61 +1,99 @@
-"""Who waits for what. A pool's queue holds flows, one per (tenant, band); a flow holds lanes.
+"""Who waits for what. A pool's queue holds flows, one per (tenant, band); a flow holds lanes; a lane has two lines.
 
-Requests of one lane may use the same endpoints, so in a lane only the head needs to be looked at. Today a lane is the
-set of endpoints already tried: a request that came back must not hide those behind it that may still use that
-endpoint. In a lane the earliest arrival is first, always, so one that came back is near the head again.
+Requests of one lane may use the same endpoints in the same way, so in a lane only the head needs to be looked at. A
+lane is short or long prompts, the endpoints already tried, and the one endpoint waited for: a request that came back,
+or waits for a warm engine, or for the one long prompt in front of it, must not hide those behind it that need not.
 
-Taking one out of the middle leaves a dead entry; the head is never dead, and when the dead outnumber the living the
-lane is rebuilt. So every step is O(log n) or amortised O(1).
+A lane's `ready` line is sorted by the key of `policies.ordering`; whoever can no longer be in time moves to its `late`
+line, which is sorted by arrival.
+
+Taking one out of the middle of a line leaves a dead entry; the head is never dead, and when the dead outnumber the
+living the line is rebuilt. So every step is O(log n) or amortised O(1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from policies.state.drain import Drain
+from policies.state.forecasts import Forecast
 from policies.state.tickets import Ticket
 from policies.state.views import FlowView
 
 if TYPE_CHECKING:
     from policies.state.ledger import Load
+    from policies.types import Endpoint, Pool
 
 DEAD_MIN = 32
+LONG_FROM_MIN = 2048
+
+LaneKey = tuple[bool, tuple[str, ...], str]
 
 
-class Lane:
-    """Requests of one flow that may use the same endpoints, by arrival."""
+class Line:
+    """Requests in the order of a key; no two keys are equal."""
 
-    __slots__ = ("dead", "flow", "heap", "tried")
+    __slots__ = ("dead", "heap", "lane")
 
-    def __init__(self, flow: Flow, tried: tuple[str, ...]) -> None:
-        self.flow = flow
-        self.tried = tried
-        self.heap: list[tuple[int, Ticket]] = []
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.heap: list[tuple[tuple[float, ...], Ticket]] = []
         self.dead = 0
 
-    def push(self, ticket: Ticket) -> bool:
+    def __bool__(self) -> bool:
+        return bool(self.heap)
+
+    def head(self) -> Ticket | None:
+        """The first."""
+        return self.heap[0][1] if self.heap else None
+
+    def push(self, key: tuple[float, ...], ticket: Ticket) -> bool:
         """True when it is the head now."""
-        ticket.lane = self
-        heappush(self.heap, (ticket.order, ticket))
+        ticket.line = self
+        heappush(self.heap, (key, ticket))
         return self.heap[0][1] is ticket
 
     def remove(self, ticket: Ticket) -> bool:
         """True when it was the head."""
-        ticket.lane = None
+        ticket.line = None
         heap = self.heap
         if heap[0][1] is not ticket:
             self.dead += 1
             if self.dead > DEAD_MIN and self.dead * 2 > len(heap):
-                self.heap = [entry for entry in heap if entry[1].lane is self]
+                self.heap = [entry for entry in heap if entry[1].line is self]
                 heapify(self.heap)
                 self.dead = 0
             return False
         heappop(heap)
-        while heap and heap[0][1].lane is not self:
+        while heap and heap[0][1].line is not self:
             heappop(heap)
             self.dead -= 1
         return True
+
+    def waiting(self) -> list[Ticket]:
+        """Everybody, in order."""
+        return [ticket for _, ticket in sorted(self.heap) if ticket.line is self]
+
+
+class Lane:
+    """Requests of one flow that may use the same endpoints."""
+
+    __slots__ = ("flow", "key", "late", "ready")
+
+    def __init__(self, flow: Flow, key: LaneKey) -> None:
+        self.flow = flow
+        self.key = key
+        self.ready = Line(self)
+        self.late = Line(self)
+
+    def give_up(self, now: float) -> None:
+        """Whoever stands first and can no longer be in time stands in the late line from now on."""
+        ready = self.ready
+        while (head := ready.head()) is not None and head.lost_s <= now:
+            ready.remove(head)
+            self.late.push((head.order,), head)
 
 
 class Flow:
@@ -66,93 +104,102 @@ class Flow:
     def __init__(self, tenant: str, band: str) -> None:
         self.tenant = tenant
         self.band = band
-        self.lanes: dict[tuple[str, ...], Lane] = {}
+        self.lanes: dict[LaneKey, Lane] = {}
         self.queued = 0
         self.queued_bytes = 0
 
 
 class PoolQueue:
-    """What waits for the endpoints of one model, and those of them that are up.
-
-    `name` is the model's first pool in the settings. While no policy chooses between pools of one model, its
-    endpoints in all of them are one set.
-    """
+    """What waits for one pool, and the endpoints it may use: `up` its own, `lenders` the pools it borrows from."""
 
     __slots__ = (
+        "above_since",
         "drain",
         "flows",
+        "forecasts",
         "freed",
+        "key",
+        "lenders",
+        "long_from",
         "model",
         "name",
+        "passed",
+        "pool",
         "queued",
         "queued_bytes",
+        "queued_in_lane",
         "queued_tokens",
         "rescan",
+        "tokens_of",
         "up",
     )
 
-    def __init__(self, model: str, name: str, window_s: float) -> None:
-        self.model = model
-        self.name = name
+    def __init__(self, pool: Pool, window_s: float) -> None:
+        self.pool = pool
+        self.key = (pool.model, pool.max_total_tokens)
+        self.model = pool.model
+        self.name = pool.name
         self.up: list[Load] = []
+        self.lenders: list[PoolQueue] = []
+        self.long_from = 0  # more uncached tokens than that make a long prompt
         self.flows: dict[tuple[str, str], Flow] = {}  # those with somebody in them
         self.queued = 0
         self.queued_bytes = 0
         self.queued_tokens = 0
+        self.queued_in_lane = [0, 0]  # short and long
+        self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
+        self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
+        self.forecasts = (Forecast(), Forecast())  # for short and long
+        self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
-        # Between events no head fits anywhere. So an arrival behind a head changes nothing, and after an endpoint
-        # got room only that one needs to be looked at; all of them only when a head is new.
+        # Between events no head of a line fits anywhere. So an arrival behind a head changes nothing, and after an
+        # endpoint got room only that one needs to be looked at; all of them only when a head is new.
         self.freed: dict[str, Load] = {}
         self.rescan = False
 
     def push(self, ticket: Ticket) -> bool:
-        """True when it is the head of its lane now."""
+        """True when it is the head of its line now."""
         request = ticket.request
-        key = (request.tenant, request.band)
+        key = (request.tenant, ticket.band.name)
         flow = self.flows.get(key)
         if flow is None:
-            flow = self.flows[key] = Flow(request.tenant, request.band)
-        lane = flow.lanes.get(ticket.tried)
+            flow = self.flows[key] = Flow(*key)
+        lane_key = (ticket.long, ticket.tried, ticket.only)
+        lane = flow.lanes.get(lane_key)
         if lane is None:
-            lane = flow.lanes[ticket.tried] = Lane(flow, ticket.tried)
+            lane = flow.lanes[lane_key] = Lane(flow, lane_key)
         self._count(flow, ticket, 1)
-        return lane.push(ticket)
+        return lane.ready.push(ticket.key, ticket)
 
     def remove(self, ticket: Ticket) -> bool:
-        """True when the lane has another head now, or is gone."""
-        lane = ticket.lane
-        if lane is None:
+        """True when the line has another head now, or is gone."""
+        line = ticket.line
+        if line is None:
             return False
+        lane = line.lane
         flow = lane.flow
-        was_head = lane.remove(ticket)
+        was_head = line.remove(ticket)
         self._count(flow, ticket, -1)
-        if not lane.heap:
-            del flow.lanes[lane.tried]
+        if not lane.ready.heap and not lane.late.heap:
+            del flow.lanes[lane.key]
             if not flow.lanes:
                 del self.flows[flow.tenant, flow.band]
         return was_head
 
-    def heads(self) -> list[Ticket]:
-        """The first of every lane."""
-        return [lane.heap[0][1] for flow in self.flows.values() for lane in flow.lanes.values()]
+    def lanes(self) -> list[Lane]:
+        """Every lane with somebody in it."""
+        return [lane for flow in self.flows.values() for lane in flow.lanes.values()]
 
     def waiting(self) -> list[Ticket]:
         """Everybody, flow by flow."""
-        lanes = [lane for flow in self.flows.values() for lane in flow.lanes.values()]
-        return [ticket for lane in lanes for _, ticket in sorted(lane.heap) if ticket.lane is lane]
+        return [ticket for lane in self.lanes() for line in (lane.ready, lane.late) for ticket in line.waiting()]
+
+    def tokens_ahead(self, rank: int, long: bool) -> int:
+        """Prompt tokens that wait in this lane with the same or more urgency."""
+        return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
 
     def views(self) -> list[FlowView]:
-        return [
-            FlowView(
-                pool=self.name,
-                tenant=flow.tenant,
-                band=flow.band,
-                queued=flow.queued,
-                queued_bytes=flow.queued_bytes,
-                oldest_s=min(lane.heap[0][1].request.arrived_s for lane in flow.lanes.values()),
-            )
-            for flow in self.flows.values()
-        ]
+        return [_view(self.name, flow) for flow in self.flows.values()]
 
     def _count(self, flow: Flow, ticket: Ticket, sign: int) -> None:
         size = sign * ticket.request.body_bytes
@@ -160,4 +207,27 @@ class PoolQueue:
         flow.queued_bytes += size
         self.queued += sign
         self.queued_bytes += size
-        self.queued_tokens += sign * ticket.tokens
+        self.queued_tokens += sign * ticket.weight
+        self.queued_in_lane[ticket.long] += sign
+        key = (ticket.band.rank, ticket.long)
+        self.tokens_of[key] = self.tokens_of.get(key, 0) + sign * ticket.weight
+
+
+def _view(pool: str, flow: Flow) -> FlowView:
+    lines = [line for lane in flow.lanes.values() for line in (lane.ready, lane.late)]
+    return FlowView(
+        pool=pool,
+        tenant=flow.tenant,
+        band=flow.band,
+        queued=flow.queued,
+        queued_bytes=flow.queued_bytes,
+        oldest_s=min(ticket.request.arrived_s for line in lines for _, ticket in line.heap if ticket.line is line),
+    )
+
+
+def long_from(pool: Pool, endpoints: Sequence[Endpoint]) -> int:
+    """How many uncached tokens a short prompt has at most in this pool; 0: it has no lanes (scheduling.md 4)."""
+    if pool.lanes == "off" or not endpoints:
+        return 0
+    step = max(endpoint.step_tokens or endpoint.max_prefill_tokens for endpoint in endpoints)
+    return pool.long_prompt_tokens or max(LONG_FROM_MIN, 2 * step)

@@ -1,30 +1,46 @@
-"""A live request in the core's books: where it stands and where it has been."""
+"""A live request in the core's books: where it stands, where it has been, and what is thought of it."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from policies.events import Cause
-from policies.types import InferenceRequest
+from policies.types import Band, InferenceRequest
 
 if TYPE_CHECKING:
+    from policies.length import Prediction
     from policies.state.ledger import Attempt
-    from policies.state.queues import Lane, PoolQueue
+    from policies.state.prefixes import Match
+    from policies.state.queues import Line, PoolQueue
 
 
 class Ticket:
-    """Queued while it has a `lane`, in flight while it has an `attempt`; with neither it has ended.
+    """Queued while it has a `line`, in flight while it has an `attempt`; with neither it has ended.
 
-    `order` is its place in the line of arrivals. It stands in the queue until `expires_s` at most. `tokens` of prompt
-    and `sequences` are what it takes of an endpoint.
+    `order` is its place in the line of arrivals, `key` its place in its line (the least first). It stands in the
+    queue until `expires_s` at most. Of an endpoint it takes `tokens` of prompt, less what is cached there, and
+    `sequences`. `due_s` is when its class promises the first token; infinite without a promise.
     """
 
     __slots__ = (
         "attempt",
+        "band",
+        "begin_s",
         "causes",
+        "due_s",
         "expires_s",
-        "lane",
+        "hold_s",
+        "key",
+        "line",
+        "long",
+        "lost_s",
+        "match",
+        "matched_s",
+        "note",
+        "only",
         "order",
+        "output",
         "pool",
         "request",
         "retry_after_s",
@@ -32,21 +48,46 @@ class Ticket:
         "timer",
         "tokens",
         "tried",
+        "ttft_s",
+        "weight",
     )
 
-    def __init__(self, request: InferenceRequest, pool: PoolQueue, order: int, expires_s: float) -> None:
+    def __init__(self, request: InferenceRequest, pool: PoolQueue, order: int, band: Band) -> None:
         self.request = request
         self.pool = pool
         self.order = order
-        self.expires_s = expires_s
+        self.band = band
+        self.expires_s = request.arrived_s + band.queue_timeout_s
         self.tokens = max(0, request.prompt_tokens)
+        self.weight = self.tokens  # of it, those not cached anywhere when it arrived: what the queue counts
         self.sequences = max(1, request.sequences)
-        self.lane: Lane | None = None
+        self.due_s = inf
+        self.begin_s = inf  # when its prefill has to begin for that
+        self.key: tuple[float, ...] = (order,)
+        self.long = False  # its lane, by the tokens no endpoint has cached
+        self.lost_s = inf  # from then on it cannot be in time, and stands behind those that can
+        self.match: Match | None = None
+        self.matched_s = 0.0
+        self.output: Prediction | None = None
+        self.ttft_s = 0.0  # predicted at arrival, counted from then
+        self.only = ""  # the endpoint it waits for, until `hold_s`
+        self.hold_s = 0.0
+        self.note = ""
+        self.line: Line | None = None
         self.attempt: Attempt | None = None
         self.timer = 0  # number of its valid entry in Timers; 0 = none
         self.tried: tuple[str, ...] = ()  # endpoints it came back from, and why
         self.causes: tuple[Cause, ...] = ()
         self.retry_after_s: float | None = None  # the shortest wait its engines asked for
+
+    def uncached(self, endpoint: str) -> int:
+        """Prompt tokens that this endpoint would have to compute."""
+        match = self.match
+        return self.tokens if match is None else self.tokens - match.cached.get(endpoint, 0)
+
+    def may_use(self, endpoint: str) -> bool:
+        """Whether it may go there: it has not come back from it, and does not wait for another."""
+        return endpoint == self.only if self.only else endpoint not in self.tried
 
     def came_back(self, endpoint: str, cause: Cause, retry_after_s: float | None) -> None:
         """An attempt ended without an answer."""

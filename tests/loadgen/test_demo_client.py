@@ -134,13 +134,14 @@ def planned(number: int, t: float = 0.0, leaves: float | None = None, output: in
         t=t,
         tenant="chat",
         priority="batch",
+        cls="all",
         input_tokens=32,
         output_tokens=output,
         max_tokens=64,
         cancel_after_s=leaves,
         measured=True,
         system=None,
-        user=Block(namespace="chat", id=number, tokens=30),
+        blocks=(Block(namespace="chat", id=number, tokens=30),),
     )
 
 

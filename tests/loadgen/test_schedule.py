@@ -94,4 +94,4 @@ def test_the_file_is_its_lines_gzipped_and_holds_no_text(tmp_path: Path) -> None
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
     head, *rows = gzip.decompress((tmp_path / "a.gz").read_bytes()).splitlines()
     assert json.loads(head)["requests"] == len(rows) == 420
-    assert json.loads(rows[0])["user"].keys() == {"namespace", "id", "tokens"}
+    assert json.loads(rows[0])["blocks"][0].keys() == {"namespace", "id", "tokens"}

@@ -85,7 +85,7 @@ def test_another_run_shares_nothing_with_this_one() -> None:
 @pytest.mark.parametrize("output", [1, 50, 1234])
 def test_planned_and_counted_prompt_tokens_agree(system: Block | None, size: int, output: int) -> None:
     assert TOKEN_BYTES == ENGINE_TOKEN_BYTES
-    user = Block(namespace="chat", id=9, tokens=size)
+    user = (Block(namespace="chat", id=9, tokens=size), Block(namespace="chat", id=10, tokens=3))
     said = messages(Prose("salt"), system, user, output)
     rendered = render(b"", [(one["role"], one["content"]) for one in said])
     assert count(rendered) == prompt_tokens(system, user)

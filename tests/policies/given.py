@@ -18,7 +18,7 @@ from policies.events import (
     SettingsChanged,
     Tick,
 )
-from policies.types import Band, Endpoint, InferenceRequest, Pool, Settings
+from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings
 
 BANDS = (
     Band(name="interactive", rank=1, queue_timeout_s=30.0, max_queued=5000),
@@ -28,7 +28,7 @@ BANDS = (
 
 def settings(
     *,
-    pools: Sequence[Pool] = (Pool(name="main", model="llama"),),
+    pools: Sequence[Pool] = (Pool(name="main", model="llama", lanes="off"),),
     bands: Sequence[Band] = BANDS,
     max_queued: int = 10_000,
     max_queued_bytes: int = 1 << 29,
@@ -36,6 +36,9 @@ def settings(
     seed: int = 7,
     admitting: bool = True,
     queueing: bool = True,
+    ordering: str = "fcfs",
+    shed: str = "auto",
+    affinity: Affinity | None = None,
 ) -> Settings:
     return Settings(
         pools={pool.name: pool for pool in pools},
@@ -46,6 +49,9 @@ def settings(
         seed=seed,
         admitting=admitting,
         queueing=queueing,
+        ordering=ordering,
+        shed=shed,
+        affinity=affinity,
     )
 
 

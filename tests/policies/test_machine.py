@@ -25,12 +25,17 @@ from policies.events import (
 from policies.types import Band, Endpoint, InferenceRequest, Pool, Settings
 from tests.policies import given
 
-POOLS = (Pool(name="p1", model="m1"), Pool(name="p2", model="m1"), Pool(name="q", model="m2"))
+POOLS = (
+    Pool(name="p1", model="m1", lanes="off"),
+    Pool(name="p2", model="m1", lanes="off"),
+    Pool(name="q", model="m2", long_prompt_tokens=600),  # the one with lanes
+)
 MODEL_OF = {pool.name: pool.model for pool in POOLS}
 BANDS = (
-    Band(name="interactive", rank=1, queue_timeout_s=3.0, max_queued=6),
+    Band(name="interactive", rank=1, queue_timeout_s=3.0, max_queued=6, slo_ttft_s=0.4, on_late="reject"),
     Band(name="standard", rank=2, queue_timeout_s=9.0, max_queued=9),
 )
+RANKS = {"interactive": 1, "standard": 2, "gone": 2}
 STALE = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])  # which attempt an event is about, from the one that is open
 SELDOM = st.sampled_from([False, False, False, True])
 
@@ -60,12 +65,14 @@ class Machine(RuleBasedStateMachine):
         self.up: dict[str, Endpoint] = {}
         self.counts = dict.fromkeys(("received", "completed", "rejected", "expired", "cancelled", "failed"), 0)
         self.max_attempts = 2
+        self.ordering = "fcfs"
         self.admitting = self.queueing = True
 
     # ---- what may happen
 
-    @initialize(endpoints=st.integers(1, 3))
-    def begin(self, endpoints: int) -> None:
+    @initialize(endpoints=st.integers(1, 3), ordering=st.sampled_from(["fcfs", "edf", "by_length"]))
+    def begin(self, endpoints: int, ordering: str) -> None:
+        self.ordering = ordering
         self.change(2, admitting=True, queueing=True, max_queued=12)
         for number in range(endpoints):
             self.endpoint_up(f"e{number}", 2, 1000, ("p1", "q"))
@@ -213,6 +220,7 @@ class Machine(RuleBasedStateMachine):
             seed=1,
             admitting=admitting,
             queueing=queueing,
+            ordering=self.ordering,
         )
         self.happen(SettingsChanged(settings=changed))
 
@@ -243,7 +251,7 @@ class Machine(RuleBasedStateMachine):
         self.core.check()
         self.compare()
         for decision in decisions:
-            if isinstance(decision, Dispatch):
+            if isinstance(decision, Dispatch) and self.ordering == "fcfs":
                 self.nobody_was_overtaken(self.requests[decision.request_id])
 
     def apply(self, decision: Decision) -> None:
@@ -271,13 +279,16 @@ class Machine(RuleBasedStateMachine):
         assert decision.attempt == shadow.attempts + 1 <= shadow.allowed
         assert self.now < request.deadline_s
         sequences, prefill = self.outstanding(decision.endpoint)
+        here = [shadow for shadow in self.requests.values() if shadow.endpoint == decision.endpoint]
+        models = {shadow.request.model for shadow in [*here, self.requests[decision.request_id]]}
         assert decision.why.sequences == sequences
         assert decision.why.prefill_tokens <= prefill  # less what an estimate has released
         if sequences:
             margin = 4 if endpoint.max_seqs >= 64 else 0
             assert sequences + request.sequences <= endpoint.max_seqs - margin
             held = decision.why.prefill_tokens
-            assert held == 0 or held + request.prompt_tokens <= endpoint.max_prefill_tokens
+            fits = held == 0 or held + request.prompt_tokens <= endpoint.max_prefill_tokens
+            assert fits or "m2" in models  # a long prompt counts by its lane
         shadow.state, shadow.endpoint, shadow.attempts = "flying", decision.endpoint, decision.attempt
 
     def outstanding(self, name: str) -> tuple[int, int]:
@@ -302,7 +313,8 @@ class Machine(RuleBasedStateMachine):
             assert not (
                 shadow.state == "queued"
                 and shadow.order < served.order
-                and shadow.request.model == served.request.model
+                and shadow.request.model == served.request.model == "m1"
+                and RANKS[shadow.request.band] <= RANKS[served.request.band]
                 and served.endpoint not in shadow.tried
             ), f"{served.request.id} overtook {shadow.request.id} on {served.endpoint}"
 

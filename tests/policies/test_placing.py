@@ -57,11 +57,11 @@ def test_a_request_without_sequences_counts_as_one() -> None:
     assert world.arrive("b", sequences=0) == []
 
 
-def test_requests_leave_the_queue_in_the_order_they_came_whatever_their_flow() -> None:
+def test_requests_of_a_band_leave_the_queue_in_the_order_they_came_whatever_their_tenant() -> None:
     world = World(endpoint("x", seqs=1))
     world.arrive("a")
-    for place, (tenant, band) in enumerate([("t1", "standard"), ("t2", "interactive"), ("t1", "standard")]):
-        assert world.arrive(f"q{place}", 1.0 + place, tenant=tenant, band=band) == []
+    for place, tenant in enumerate(["t1", "t2", "t1"]):
+        assert world.arrive(f"q{place}", 1.0 + place, tenant=tenant) == []
     assert world.finish("a", 5.0) == ["q0>x"]
     assert world.finish("q0", 6.0) == ["q1>x"]  # and not q2, which is next of the flow served last
     assert world.finish("q1", 7.0) == ["q2>x"]
@@ -77,10 +77,9 @@ def test_a_large_head_is_not_overtaken_by_small_ones_behind_it() -> None:
 
 def test_the_endpoint_with_the_least_prefill_work_is_chosen_by_time_and_not_by_tokens() -> None:
     world = World(endpoint("fast", speed=4000.0), endpoint("slow", speed=1000.0))
-    world.arrive("a", tokens=1000)
-    world.arrive("b", tokens=1000)  # one each, in either order
+    assert world.arrive("a", tokens=1000) == ["a>fast"]  # 0.25 s against 1 s
+    assert world.arrive("b", tokens=300) == ["b>slow"]  # 0.325 s and two sequences against 0.3 s and one
     assert world.arrive("c", tokens=500) == ["c>fast"]
-    assert world.arrive("d", tokens=500) == ["d>fast"]
 
 
 def test_equal_prefill_goes_to_the_endpoint_with_fewer_sequences() -> None:

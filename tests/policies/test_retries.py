@@ -115,7 +115,9 @@ def test_a_retry_goes_before_those_that_came_later() -> None:
 def test_a_retry_without_room_does_not_hide_those_behind_it() -> None:
     world, first, other = two()
     world.up(endpoint(other, seqs=1), 0.5)
-    world.arrive("b", 1.0)
+    world.down(first, 0.6)
+    assert world.arrive("b", 1.0) == [f"b>{other}"]
+    world.up(endpoint(first, seqs=8), 1.1)
     assert world.bounce("a", 2.0) == []
     for number in range(5):
         assert world.arrive(f"c{number}", 3.0) == [f"c{number}>{first}"]

@@ -1,0 +1,142 @@
+"""One arm of a comparison: a scenario, a fleet, and what stands in front of it. Run it under a seed, get a report."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from loadgen.report.record import Sample
+from loadgen.report.run import EndpointShare, RunReport, report
+from loadgen.scenario import Goal, Scenario
+from loadgen.schedule import Schedule, build
+from loadgen.sim import fleet
+from loadgen.sim.engine import EngineModel
+from loadgen.sim.fleet import Fleet, Member
+from loadgen.sim.journal_file import JournalFile
+from loadgen.sim.loop import Floor, Front, Timing
+from loadgen.sim.policy import Policy
+from loadgen.sim.routers import make
+from loadgen.sim.through_core import Recorder, ThroughCore
+from loadgen.sim.through_router import ThroughRouter
+from policies.core import Core
+
+CORE = "core"
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """`router` is `core` or the name of a baseline. `schedule` None: drawn from the scenario under the seed.
+
+    `check` audits the core after each event; `journal` is written by the core alone.
+    """
+
+    router: str
+    scenario: Scenario
+    fleet: Fleet
+    policy: Policy
+    timing: Timing = Timing()
+    schedule: Schedule | None = None
+    check: bool = False
+    journal: Path | None = None
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """A report, and what it cost to get it."""
+
+    report: RunReport
+    events: int
+    requests: int
+    took_s: float
+
+
+def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) -> Ran:
+    """Simulate one arm. `settled` is told of each measured end; True from it stops the run there."""
+    began_s = time.perf_counter()
+    schedule = arm.schedule or build(arm.scenario, seed)
+    members = fleet.members(arm.fleet)
+    with _recorded(arm) as record:
+        floor = _floor(arm, schedule, members, seed, record)
+        floor.settled = settled
+        floor.run()
+    made = report(floor.samples, slo_of(arm.scenario), arm.scenario.slo, _window(schedule), (seed, schedule.digest()))
+    made.endpoints = [
+        _share(member, engine, sent, floor.now)
+        for member, engine, sent in zip(members, floor.engines, floor.sent, strict=True)
+    ]
+    return Ran(report=made, events=floor.events, requests=len(floor.samples), took_s=time.perf_counter() - began_s)
+
+
+def run_all(tasks: Sequence[tuple[Arm, int]], jobs: int, done: Callable[[Arm, Ran], None]) -> list[Ran]:
+    """Every (arm, seed), in that order, on so many processes; `done` is told of each, in order too."""
+    if jobs <= 1 or len(tasks) <= 1:
+        return [_told(arm, run(arm, seed), done) for arm, seed in tasks]
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(run, arm, seed) for arm, seed in tasks]
+        return [_told(arm, future.result(), done) for (arm, _), future in zip(tasks, futures, strict=True)]
+
+
+def slo_of(scenario: Scenario) -> Callable[[Sample], Goal]:
+    """What a request has to meet: its tenant's goal for its class."""
+    known: dict[tuple[str, str], Goal] = {}
+
+    def goal(sample: Sample) -> Goal:
+        key = sample.tenant, sample.cls
+        if key not in known:
+            known[key] = scenario.goal(*key)
+        return known[key]
+
+    return goal
+
+
+def _told(arm: Arm, ran: Ran, done: Callable[[Arm, Ran], None]) -> Ran:
+    done(arm, ran)
+    return ran
+
+
+def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, record: Recorder | None) -> Floor:
+    engines = [member.engine(seed * 1000 + number) for number, member in enumerate(members)]
+    if arm.router != CORE:
+        router = make(arm.router, [member.facts() for member in members], seed)
+        timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
+        return Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
+
+    def through_core(floor: Floor) -> Front:
+        front = ThroughCore(floor, Core(), members, arm.policy)
+        front.record, front.check = record, arm.check
+        front.begin()
+        return front
+
+    return Floor(schedule, engines, arm.timing, through_core)
+
+
+@contextmanager
+def _recorded(arm: Arm) -> Iterator[Recorder | None]:
+    """What writes the journal, if one is wanted."""
+    if arm.journal is None:
+        yield None
+        return
+    file = JournalFile(arm.journal, arm.policy.settings.seed)
+    try:
+        yield file.record
+    finally:
+        file.close()
+
+
+def _window(schedule: Schedule) -> tuple[float, float]:
+    return schedule.window_start_s, schedule.window_end_s
+
+
+def _share(member: Member, engine: EngineModel, sent: int, now: float) -> EndpointShare:
+    return EndpointShare(
+        name=member.name,
+        requests=sent,
+        busy_share=engine.busy_s / now if now else 0.0,
+        prompt_tokens=engine.prompt_tokens,
+        cached_tokens=engine.cached_tokens,
+        output_tokens=engine.generated_tokens,
+        steps=engine.steps,
+        preemptions=engine.scheduler.preemptions,
+    )

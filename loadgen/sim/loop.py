@@ -1,0 +1,265 @@
+"""Virtual time: a heap of what happens next, engines that step, and whatever stands in front of them.
+
+Rules:
+- Nothing waits for anything real. Time jumps to the next thing in the heap; equal times go in the order of pushing.
+- The front (the core or a router) decides where a request goes; the loop alone moves requests, engines and time.
+- A request takes `net_s` from the front to its engine; what comes back takes no time.
+- Engines are looked at every `poll_s`; the front sees that `poll_delay_s` later.
+- A turn of a conversation comes some time after the end of the answer before, whatever end that was.
+- The run is over when the window is, and every request that was due in it has ended: at the latest when its client
+  loses patience.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from loadgen.report.record import Outcome, Sample
+from loadgen.schedule import Planned, Schedule
+from loadgen.sim.call import BLOCK_TOKENS, Call, Flight
+from loadgen.sim.engine import EngineModel, QueueFull
+from loadgen.sim.kv import InvariantError
+from loadgen.sim.router import Seen
+
+PATIENCE_S = 120.0  # loadgen.md 1.2, --timeout
+_SPINS = 1000
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `net_s` from front to engine (our choice), `poll_s` between looks at the engines, 0 for none."""
+
+    net_s: float = 0.0003
+    poll_s: float = 0.1
+    poll_delay_s: float = 0.005
+
+
+class Front(Protocol):
+    """What decides. It answers through `Floor.send` and `Floor.refuse`, at once or later."""
+
+    def arrived(self, call: Call, now: float) -> None:
+        """A request comes."""
+
+    def first_token(self, call: Call, now: float) -> None:
+        """The first token of a streamed answer."""
+
+    def finished(self, call: Call, now: float) -> None:
+        """The answer is complete; its sample has the usage."""
+
+    def left(self, call: Call, now: float) -> None:
+        """The client is gone."""
+
+    def refused(self, call: Call, full: bool, now: float) -> None:
+        """The engine did not take it: its queue is `full`, or the prompt does not fit its context."""
+
+    def observed(self, seen: list[Seen], observed_s: float, now: float) -> None:
+        """All engines, as they were at `observed_s`."""
+
+    def next_wakeup(self) -> float | None:
+        """When `tick` is due."""
+
+    def tick(self, now: float) -> None:
+        """It is that late now."""
+
+
+class Floor:
+    """One run of one schedule. `run` once; then `samples`, in order of arrival, and the engines tell what happened."""
+
+    def __init__(
+        self, schedule: Schedule, engines: list[EngineModel], timing: Timing, front: Callable[["Floor"], Front]
+    ) -> None:
+        """`front` makes what stands in front of the engines; it gets the floor that it acts on."""
+        self.engines = engines
+        self.samples: list[Sample] = []
+        self.sent = [0] * len(engines)
+        self.events = 0
+        self.now = 0.0
+        self.settled: Callable[[Sample], bool] | None = None  # told of each measured end; True stops the run
+        self._schedule = schedule
+        self._timing = timing
+        self._heap: list[tuple[float, int, Callable[[Any, float], None], Any]] = []
+        self._order = count()
+        self._seen_blocks: set[int] = set()
+        self._arrivals = (planned for planned in schedule.requests if planned.after is None)
+        self._followers = _followers(schedule.requests)
+        self._until_s = max([schedule.window_end_s, *(planned.t for planned in schedule.requests)])
+        self._open = 0
+        self._over = False
+        self._front = front(self)
+
+    def run(self) -> None:
+        """Let everything happen."""
+        front = self._front
+        self._next_arrival()
+        if self._timing.poll_s > 0:
+            self._push(0.0, self._poll, None)
+        heap, spins = self._heap, 0
+        end_s = self._schedule.window_end_s
+        while heap and (self.now < end_s or self._open > 0) and not self._over:
+            self.events += 1
+            wakeup = front.next_wakeup()
+            if wakeup is not None and wakeup <= heap[0][0]:
+                spins += 1
+                if spins > _SPINS:
+                    raise InvariantError(f"{spins} ticks and still one is due at {wakeup}")
+                self.now = max(self.now, wakeup)
+                front.tick(self.now)
+                continue
+            spins = 0
+            self.now, _, what, about = heappop(heap)
+            what(about, self.now)
+
+    # ---- what a front may do
+
+    def send(self, call: Call, engine: int, now: float) -> None:
+        """Let this call go to that engine."""
+        call.engine = engine
+        call.sample.queued_s = now - call.arrived_s
+        self.sent[engine] += 1
+        self._push(now + self._timing.net_s, self._submit, call)
+
+    def refuse(self, call: Call, outcome: Outcome, reason: str, now: float) -> None:
+        """Tell its client that there is no answer."""
+        if not call.ended:
+            call.sample.reason = reason
+            self._end(call, outcome, now)
+
+    # ---- requests
+
+    def _push(self, when: float, what: Callable[[Any, float], None], about: Any) -> None:
+        heappush(self._heap, (when, next(self._order), what, about))
+
+    def _next_arrival(self) -> None:
+        planned = next(self._arrivals, None)
+        if planned is not None:
+            self._push(planned.t, self._arrive_and_next, planned)
+
+    def _arrive_and_next(self, planned: Planned, now: float) -> None:
+        self._next_arrival()
+        self._arrive(planned, now)
+
+    def _arrive(self, planned: Planned, now: float) -> None:
+        window = self._schedule
+        call = Call(planned, now, window.window_start_s <= now < window.window_end_s)
+        self._open += call.sample.measured
+        call.sample.ideal_tokens = self._ideal(call)
+        self.samples.append(call.sample)
+        leaves = planned.cancel_after_s
+        patience_s = PATIENCE_S if leaves is None else min(leaves, PATIENCE_S)
+        self._push(now + patience_s, self._leave, call)
+        self._front.arrived(call, now)
+
+    def _ideal(self, call: Call) -> int:
+        """What an unlimited cache of all engines together would hold of this prompt; remembers the rest."""
+        seen, hashes = self._seen_blocks, call.hashes
+        known = 0
+        while known < len(hashes) and hashes[known] in seen:
+            known += 1
+        seen.update(hashes[known:])
+        return min(known, (call.planned.input_tokens - 1) // BLOCK_TOKENS) * BLOCK_TOKENS
+
+    def _leave(self, call: Call, now: float) -> None:
+        if call.ended:
+            return
+        self._front.left(call, now)
+        if call.sequence is not None:
+            self.engines[call.engine].abort(call.sequence)
+        self._end(call, Outcome.CANCELLED if call.sample.leaves else Outcome.TIMEOUT, now)
+
+    def _end(self, call: Call, outcome: Outcome, now: float) -> None:
+        call.ended = True
+        sample = call.sample
+        sample.outcome = outcome
+        sample.end_s = now
+        for planned in self._followers.get(call.planned.id, ()):
+            if now + planned.think_s < self._until_s:
+                self._push(now + planned.think_s, self._arrive, planned)
+        if sample.measured:
+            self._open -= 1
+            if self.settled is not None and self.settled(sample):
+                self._over = True
+
+    # ---- engines
+
+    def _submit(self, call: Call, now: float) -> None:
+        if call.ended:
+            return
+        engine = self.engines[call.engine]
+        output = call.output_tokens(engine.settings.max_model_len)
+        if output < 1:
+            self._front.refused(call, False, now)
+            return
+        flight = Flight(call, output)
+        try:
+            engine.submit(flight, now)
+        except QueueFull:
+            self._front.refused(call, True, now)
+            return
+        call.sequence = flight
+        self._kick(call.engine, now)
+
+    def _kick(self, number: int, now: float) -> None:
+        engine = self.engines[number]
+        if engine.stepping:
+            return
+        end = engine.begin(now)
+        if end is not None:
+            self._push(end, self._step_over, number)
+            return
+        ready = engine.ready_at()
+        if ready is not None:
+            self._push(max(ready, now), self._kick, number)
+
+    def _step_over(self, number: int, now: float) -> None:
+        turning = []
+        for flight in cast(list[Flight], self.engines[number].end()):
+            flight.read(now)
+            known = flight.known
+            if known == flight.final or known == flight.opening:
+                turning.append(flight)
+        self._kick(number, now)
+        for flight in turning:
+            self._tell(flight, now)
+
+    def _tell(self, flight: Flight, now: float) -> None:
+        """Its first token, its last one, or both."""
+        call, sample = flight.call, flight.call.sample
+        if flight.known == flight.opening and sample.streamed:
+            self._front.first_token(call, now)
+        if flight.known == flight.final:
+            if not sample.streamed:
+                sample.reads.append(now)
+            sample.prompt_tokens = flight.prompt_tokens
+            sample.cached_tokens = flight.cached
+            sample.output_tokens = flight.generated
+            self._end(call, Outcome.OK, now)
+            self._front.finished(call, now)
+
+    def _poll(self, _: None, now: float) -> None:
+        seen = [_look(engine) for engine in self.engines]
+        self._push(now + self._timing.poll_delay_s, self._show, (seen, now))
+        self._push(now + self._timing.poll_s, self._poll, None)
+
+    def _show(self, look: tuple[list[Seen], float], now: float) -> None:
+        self._front.observed(look[0], look[1], now)
+
+
+def _followers(requests: Iterable[Planned]) -> dict[int, list[Planned]]:
+    """The turns that wait for the end of another, by that one's id."""
+    found: dict[int, list[Planned]] = defaultdict(list)
+    for planned in requests:
+        if planned.after is not None:
+            found[planned.after].append(planned)
+    return found
+
+
+def _look(engine: EngineModel) -> Seen:
+    return Seen(
+        running=len(engine.running),
+        waiting=len(engine.waiting),
+        waiting_tokens=sum(sequence.known for sequence in engine.waiting),
+        kv_usage=engine.kv_usage,
+    )

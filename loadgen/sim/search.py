@@ -1,0 +1,182 @@
+"""The highest rate at which a scenario still meets its goal (loadgen.md 1.7).
+
+The requests are the same at every rate, only closer together. Double until a probe fails, then bisect until the two
+rates are within 5 %, then confirm on two further seeds; the answer passes on all three. A probe passes if it is valid,
+stationary, and meets its targets in total and in every cell that can be judged. One that can no longer pass is cut.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from loadgen.report.figures import counts, judge
+from loadgen.report.record import Sample
+from loadgen.scenario import Scenario
+from loadgen.schedule import build
+from loadgen.sim.arm import Arm, Ran, run, slo_of
+from loadgen.workload.arrivals import Ramp, Spike, Step
+from loadgen.workload.fields import duration, seconds
+from loadgen.workload.trace import Trace
+
+CLOSE = 1.05
+CONFIRMED_BY = 3  # seeds
+LEAST_REQUESTS = 500  # of a probe's window
+LARGEST, SMALLEST = 64.0, 1 / 64
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One run at one rate. `why` says what it failed on, "" if it passed; `attainment` is partial in a cut one."""
+
+    scale: float
+    rate: float
+    seed: int
+    why: str
+    attainment: float | None
+    tokens_per_s: float
+    requests: int
+    cut: bool
+
+    @property
+    def passed(self) -> bool:
+        return not self.why
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: the highest scale that passes on all seeds (0: none does), the lowest that failed, every probe."""
+
+    router: str
+    scale: float
+    rate: float
+    failed_scale: float
+    probes: tuple[Probe, ...]
+    valid: bool
+
+
+@dataclass(slots=True)
+class Search:
+    """One search for one arm. `told` hears of each probe."""
+
+    arm: Arm
+    seed: int
+    start: float
+    probe_s: float
+    told: Callable[[Probe], None]
+
+    def run(self) -> Found:
+        """Find it."""
+        probes: list[Probe] = []
+
+        def passes(scale: float, seed: int = self.seed) -> bool:
+            probe = self._probe(scale, seed)
+            probes.append(probe)
+            self.told(probe)
+            return probe.passed
+
+        low, high = _bracket(passes, self.start)
+        while low and high < LARGEST and high / low > CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if passes(middle) else (low, middle)
+        others = range(self.seed + 1, self.seed + CONFIRMED_BY)
+        while low and not all(passes(low, seed) for seed in others):
+            low, high = low / CLOSE, low
+            if low < SMALLEST:
+                low = 0.0
+        return Found(
+            router=self.arm.router,
+            scale=low,
+            rate=max((probe.rate for probe in probes if probe.scale == low), default=0.0),
+            failed_scale=high,
+            probes=tuple(probes),
+            valid=any(probe.passed or probe.why != _INVALID for probe in probes),
+        )
+
+    def _probe(self, scale: float, seed: int) -> Probe:
+        scenario = shortened(self.arm.scenario, scale, self.probe_s)
+        schedule = build(scenario, seed)
+        planned = sum(one.measured and one.cancel_after_s is None for one in schedule.requests)
+        misses = _Misses(scenario, planned)
+        arm = msgspec.structs.replace(self.arm, scenario=scenario, schedule=schedule)
+        ran = run(arm, seed, misses.too_many)
+        return Probe(
+            scale=scale,
+            rate=len(schedule.requests) / scenario.total_s,
+            seed=seed,
+            why=_why(ran, misses.cut),
+            attainment=ran.report.totals.attainment,
+            tokens_per_s=ran.report.totals.output_tokens_per_s,
+            requests=ran.requests,
+            cut=misses.cut,
+        )
+
+
+def shortened(scenario: Scenario, scale: float, probe_s: float) -> Scenario:
+    """The scenario at `scale` times its rate, in a window of `probe_s`, or as long as it takes for enough requests.
+
+    A load that changes over time keeps its times; a trace has no more than was recorded.
+    """
+    scaled = scenario.scaled(scale)
+    sources = [tenant.arrivals for tenant in scaled.tenants]
+    if any(isinstance(source, Step | Ramp | Spike) for source in sources):
+        return scaled
+    window_s = max(probe_s, LEAST_REQUESTS / scaled.rate)
+    if any(isinstance(source, Trace) for source in sources):
+        window_s = min(window_s, scaled.duration_s)
+    times = {"warmup": min(scaled.warmup_s, probe_s / 2), "duration": window_s, "tail": min(seconds(scaled.tail), 30.0)}
+    return msgspec.structs.replace(scaled, **{name: duration(value_s) for name, value_s in times.items()})
+
+
+class _Misses:
+    """Counts what was not good: beyond the target's share of all planned requests a run cannot pass any more."""
+
+    def __init__(self, scenario: Scenario, planned: int) -> None:
+        self.cut = False
+        self._slo_of = slo_of(scenario)
+        self._allowed = (1 - scenario.slo.target) * planned
+        self._missed = 0
+
+    def too_many(self, sample: Sample) -> bool:
+        """Whether it is time to stop."""
+        if counts(sample) and not judge(sample, self._slo_of(sample)).good:
+            self._missed += 1
+            self.cut = self._missed > self._allowed + 1e-9
+        return self.cut
+
+
+_INVALID = "no cell with enough requests"
+
+
+def _bracket(passes: Callable[[float], bool], start: float) -> tuple[float, float]:
+    """A scale that passes (0: none) and a larger one that fails."""
+    scale = start
+    if passes(scale):
+        while scale < LARGEST:
+            if not passes(scale * 2):
+                return scale, scale * 2
+            scale *= 2
+        return scale, LARGEST
+    while scale > SMALLEST:
+        scale /= 2
+        if passes(scale):
+            return scale, scale * 2
+    return 0.0, scale
+
+
+def _why(ran: Ran, cut: bool) -> str:
+    """What a probe failed on; "" for nothing."""
+    report = ran.report
+    if cut:
+        return "attainment"
+    if not report.valid:
+        return _INVALID
+    if not report.balance.stationary:
+        return "not stationary"
+    missed = [
+        "/".join(part for part in key if part)
+        for key, cell in report.cells.items()
+        if cell.sufficient and (cell.attainment or 0.0) < report.targets[key]
+    ]
+    if missed:
+        return f"attainment of {missed[0]}"
+    return "" if report.met else "attainment"

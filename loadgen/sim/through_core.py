@@ -1,0 +1,186 @@
+"""The real core in front of simulated engines: events in, decisions carried out, as the gateway does it."""
+
+from collections.abc import Callable, Sequence
+
+from loadgen.report.record import Outcome
+from loadgen.sim.call import BLOCK_TOKENS, Call
+from loadgen.sim.fleet import Member
+from loadgen.sim.loop import Floor
+from loadgen.sim.policy import Policy
+from loadgen.sim.router import Seen
+from policies.core import Core
+from policies.decisions import Decision, Dispatch, Reason
+from policies.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Cause,
+    EndpointUp,
+    Event,
+    Finished,
+    FirstToken,
+    LoadObserved,
+    SettingsChanged,
+    Tick,
+)
+from policies.events import Outcome as Ended
+from policies.types import InferenceRequest
+
+TOKEN_BYTES = 4
+HEAD_TOKENS = 1024  # scheduling.md 3
+SHORT_BLOCKS_UP_TO_TOKENS = 4096  # scheduling.md 8: beyond, blocks are four times as long
+FULL_CONTEXT_TOKENS = 131_072
+ENVELOPE_BYTES = 200  # of JSON around the text
+CAPACITY = (
+    Reason.OVERLOADED,
+    Reason.QUEUE_TIMEOUT,
+    Reason.BACKEND_SATURATED,
+    Reason.NO_ENDPOINT,
+    Reason.DRAINING,
+    Reason.DEADLINE_EXCEEDED,
+)
+
+Recorder = Callable[[float, Event, Sequence[Decision]], None]
+
+
+class ThroughCore:
+    """A front that asks `core`. `record` gets every event with its decisions; `check` audits the core after each."""
+
+    def __init__(self, floor: Floor, core: Core, members: Sequence[Member], policy: Policy) -> None:
+        self.record: Recorder | None = None
+        self.check = False
+        self._floor = floor
+        self._core = core
+        self._members = members
+        self._policy = policy
+        self._model = members[0].profile.model
+        self._context_tokens = max(member.settings.max_model_len for member in members)
+        self._numbers = {member.name: number for number, member in enumerate(members)}
+        self._calls: dict[str, Call] = {}
+
+    def begin(self) -> None:
+        """Settings and endpoints, before the first request."""
+        self._hand_in(SettingsChanged(settings=self._policy.settings), 0.0)
+        for member in self._members:
+            self._hand_in(EndpointUp(endpoint=member.endpoint()), 0.0)
+
+    def arrived(self, call: Call, now: float) -> None:
+        """Told as `Arrived`."""
+        self._calls[call.id] = call
+        self._hand_in(Arrived(request=self._request(call)), now)
+
+    def first_token(self, call: Call, now: float) -> None:
+        """Told as `FirstToken`."""
+        self._hand_in(FirstToken(request_id=call.id, attempt=call.attempt), now)
+
+    def finished(self, call: Call, now: float) -> None:
+        """Told as `Finished`, with usage."""
+        self._over(call, Ended.COMPLETED, now)
+
+    def left(self, call: Call, now: float) -> None:
+        """Told as `Cancelled`."""
+        self._calls.pop(call.id, None)
+        self._hand_in(Cancelled(request_id=call.id), now)
+
+    def refused(self, call: Call, full: bool, now: float) -> None:
+        """A full engine lets the core try again; a prompt that is too long ends there."""
+        if full:
+            self._hand_in(Bounced(request_id=call.id, attempt=call.attempt, cause=Cause.STATUS_503), now)
+            return
+        self._floor.refuse(call, Outcome.ERROR_STATUS, Reason.TOO_LONG.value, now)
+        self._over(call, Ended.FAILED, now)
+
+    def observed(self, seen: list[Seen], observed_s: float, now: float) -> None:
+        """Told as one `LoadObserved` for each engine."""
+        for member, look in zip(self._members, seen, strict=True):
+            event = LoadObserved(
+                endpoint=member.name,
+                observed_s=observed_s,
+                running=look.running,
+                waiting=look.waiting,
+                kv_usage=look.kv_usage,
+                kv_tokens=member.profile.kv_tokens or 0,
+            )
+            self._hand_in(event, now)
+
+    def next_wakeup(self) -> float | None:
+        """The core's own."""
+        return self._core.next_wakeup()
+
+    def tick(self, now: float) -> None:
+        """Told as `Tick`."""
+        self._hand_in(Tick(), now)
+
+    def _over(self, call: Call, outcome: Ended, now: float) -> None:
+        self._calls.pop(call.id, None)
+        sample = call.sample
+        event = Finished(
+            request_id=call.id,
+            attempt=call.attempt,
+            outcome=outcome,
+            prompt_tokens=sample.prompt_tokens,
+            cached_tokens=sample.cached_tokens,
+            output_tokens=sample.output_tokens,
+        )
+        self._hand_in(event, now)
+
+    def _hand_in(self, event: Event, now: float) -> None:
+        decisions = self._core.handle(event, now)
+        if self.record is not None:
+            self.record(now, event, decisions)
+        if self.check:
+            self._core.check()
+        for decision in decisions:
+            self._carry_out(decision, now)
+
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        call = self._calls[decision.request_id]
+        if isinstance(decision, Dispatch):
+            call.attempt = decision.attempt
+            self._floor.send(call, self._numbers[decision.endpoint], now)
+            return
+        del self._calls[call.id]
+        outcome = Outcome.REJECTED_CAPACITY if decision.reason in CAPACITY else Outcome.ERROR_STATUS
+        self._floor.refuse(call, outcome, decision.reason.value, now)
+
+    def _request(self, call: Call) -> InferenceRequest:
+        planned = call.planned
+        text_bytes = planned.input_tokens * TOKEN_BYTES
+        room = max(1, self._context_tokens - planned.input_tokens)
+        return InferenceRequest(
+            id=call.id,
+            tenant=planned.tenant,
+            model=self._model,
+            band=planned.priority,
+            route="chat",
+            streamed=call.sample.streamed,
+            arrived_s=call.arrived_s,
+            deadline_s=call.arrived_s + self._policy.total_s,
+            prompt_tokens=planned.input_tokens,
+            max_output_tokens=min(planned.max_tokens or self._policy.max_output_tokens, room),
+            sequences=1,
+            session=planned.session,
+            body_bytes=text_bytes + ENVELOPE_BYTES,
+            prefix=self._prefix(call.hashes),
+            text_bytes=text_bytes,
+            head=_head(call),
+        )
+
+    def _prefix(self, hashes: tuple[int, ...]) -> tuple[int, ...]:
+        """The chain at the gateway's block size, taken from the chain at the engine's."""
+        affinity = self._policy.settings.affinity
+        if affinity is None:
+            return ()
+        step = affinity.block_tokens // BLOCK_TOKENS
+        split = SHORT_BLOCKS_UP_TO_TOKENS // BLOCK_TOKENS
+        end = FULL_CONTEXT_TOKENS // BLOCK_TOKENS
+        return hashes[step - 1 : split : step] + hashes[split + 4 * step - 1 : end : 4 * step]
+
+
+def _head(call: Call) -> int:
+    """The chain where the system prompt ends, or after `HEAD_TOKENS`."""
+    system = call.planned.system
+    if system is None:
+        return 0
+    blocks = min(system.tokens + 1, HEAD_TOKENS) // BLOCK_TOKENS
+    return call.hashes[blocks - 1] if 0 < blocks <= len(call.hashes) else 0

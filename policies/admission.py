@@ -1,0 +1,72 @@
+"""Can it be served in time, and is there room for it at all? (scheduling.md 9)
+
+The first token is expected after what waits ahead, what is outstanding on the nearest endpoint, and the request's own
+prefill. How far that is off is learned: the margin is the p90 of actual over expected of the last requests, so about
+nine of ten arrive within margin x expectation. Refused is before the first byte and never after.
+"""
+
+from policies.saturation import pool_saturation
+from policies.state.forecasts import Forecast
+from policies.state.queues import PoolQueue
+from policies.state.tickets import Ticket
+from policies.types import Settings
+
+OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
+HOPELESS_SLOS = 2.0  # expected later than so many times its deadline, an urgent request is refused
+SHED_FROM = 0.7  # saturation
+CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
+CODEL_INTERVAL_S = 1.0
+
+
+def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
+    """Seconds until the first token of a request that starts to wait now."""
+    nearest_s, speed = float("inf"), 0.0
+    for load in pool.up:
+        speed += load.speed
+        busy = load.prefill_tokens - (0 if ticket.long else load.long_tokens)
+        nearest_s = min(nearest_s, (busy + ticket.uncached(load.name)) / load.speed)
+    if not speed:
+        return float("inf")
+    return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S
+
+
+def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
+    """What becomes of a request by when its first token is expected: queue, downgrade or reject."""
+    band = ticket.band
+    if not band.slo_ttft_s or band.on_late == "queue":
+        return "queue"
+    left_s = ticket.due_s - now
+    if band.on_late == "reject":
+        return "reject" if ticket.ttft_s > HOPELESS_SLOS * left_s else "queue"
+    return "downgrade" if forecast.margin * ticket.ttft_s > left_s else "queue"
+
+
+def is_shed(ticket: Ticket, settings: Settings, draw: float) -> bool:
+    """Whether a sheddable request is refused so that the pool keeps room. `draw`: 0..1, of the core's generator."""
+    if settings.shed == "off" or not ticket.band.sheddable:
+        return False
+    full = pool_saturation(ticket.pool.up)
+    if settings.shed == "llmd":
+        return draw < min(1.0, 300.0 * full**5)
+    return full > SHED_FROM and draw < ((full - SHED_FROM) / (1.0 - SHED_FROM)) ** 2
+
+
+def left_queue(ticket: Ticket, now: float) -> None:
+    """Take the wait of one that leaves the queue of its pool as a sign of how long waits are (CoDel)."""
+    target_s = CODEL_RATIO * ticket.band.slo_ttft_s
+    if not target_s:
+        return
+    above = ticket.pool.above_since
+    if now - ticket.request.arrived_s < target_s:
+        above.pop(ticket.band.name, None)
+    else:
+        above.setdefault(ticket.band.name, now)
+
+
+def is_dropped(ticket: Ticket, now: float) -> bool:
+    """Whether a waiting request is dropped: its band has waited too long for a while, and it will be late anyway."""
+    since_s = ticket.pool.above_since.get(ticket.band.name)
+    if since_s is None or now - since_s < CODEL_INTERVAL_S:
+        return False
+    old = now - ticket.request.arrived_s > 2 * CODEL_RATIO * ticket.band.slo_ttft_s
+    return old and ticket.begin_s < now

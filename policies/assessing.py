@@ -1,0 +1,109 @@
+"""What is thought of a request when it comes: may it come, how long is it, where does it belong, may it wait?"""
+
+from collections.abc import Sequence
+from random import Random
+
+from policies import admission, ordering, pool
+from policies.decisions import Reason
+from policies.eligibility import eligible
+from policies.length import Lengths
+from policies.state.books import Books
+from policies.state.invariants import InvariantError
+from policies.state.queues import PoolQueue
+from policies.state.tickets import Ticket
+from policies.types import Band, InferenceRequest, Settings
+
+
+class Assessing:
+    """Reads the books, and changes nothing in them but the tickets it makes."""
+
+    def __init__(self, books: Books, lengths: Lengths | None) -> None:
+        self._books = books
+        self._given = lengths
+        self._settings: Settings | None = None
+        self._arrivals = 0
+        self.lengths = lengths or Lengths()
+
+    def change(self, settings: Settings) -> None:
+        """The settings are these now. What was learned of lengths stays, unless they are to be got otherwise."""
+        before, self._settings = self._settings, settings
+        if self._given is None and (before is None or before.length != settings.length):
+            self.lengths = Lengths(settings.length)
+
+    def refuses(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Reason | None:
+        """Why a request is refused whatever room there is."""
+        if not self._current.admitting:
+            return Reason.DRAINING
+        if request.deadline_s <= now:
+            return Reason.DEADLINE_EXCEEDED
+        return None if any(queue.up for queue in queues) else Reason.NO_ENDPOINT
+
+    def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
+        """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
+        books, lengths = self._books, self.lengths
+        band = self._current.bands.get(request.band) or _least_urgent(self._current)
+        self._arrivals += 1
+        ticket = Ticket(request, queues[0], self._arrivals, band)
+        ticket.tokens = ticket.weight = lengths.prompt_tokens(request)
+        ticket.output = lengths.predict(request)
+        if books.prefixes is not None and request.prefix:
+            ticket.match = books.prefixes.match(request, now)
+            ticket.matched_s = now
+            ticket.weight -= ticket.match.most
+        if len(queues) > 1:
+            ticket.pool = pool.choose(queues, ticket, lengths)
+        ticket.long = 0 < ticket.pool.long_from < ticket.weight
+        ticket.due_s = ordering.due_s(band, request.arrived_s, ticket.tokens)
+        ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
+        return ticket
+
+    def may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
+        """Why a request for which there is no room may not join the queue."""
+        settings = self._current
+        if not settings.queueing:
+            return Reason.DRAINING
+        if ticket.expires_s <= now:
+            return Reason.QUEUE_TIMEOUT
+        if self._books.full(ticket.request, ticket.band, settings):
+            return Reason.OVERLOADED
+        match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
+            case "reject":
+                return Reason.OVERLOADED
+            case "downgrade":
+                self._downgrade(ticket)
+        shed = ticket.band.sheddable and admission.is_shed(ticket, settings, random.random())
+        return Reason.OVERLOADED if shed else None
+
+    def _downgrade(self, ticket: Ticket) -> None:
+        """It cannot be in time: it waits with the next less urgent class."""
+        lower = [band for band in self._current.bands.values() if band.rank > ticket.band.rank]
+        if lower:
+            ticket.band = min(lower, key=lambda band: band.rank)
+            ticket.due_s = ordering.due_s(ticket.band, ticket.request.arrived_s, ticket.tokens)
+            ticket.note = "downgraded"
+
+    def stand_in_line(self, ticket: Ticket) -> None:
+        """Give it its place in its line."""
+        load = ticket.pool.up[0] if ticket.pool.up else None
+        speed, decode_s = (load.speed, load.endpoint.decode_s) if load is not None else (1.0, 0.0)
+        ordering.place(ticket, self._current.ordering, speed, decode_s)
+
+    @property
+    def _current(self) -> Settings:
+        if self._settings is None:
+            raise InvariantError("the first event must be SettingsChanged")
+        return self._settings
+
+
+def expiry(ticket: Ticket, now: float) -> Reason:
+    """Why one that waited is dropped when its time is over."""
+    if ticket.request.deadline_s <= now:
+        return Reason.DEADLINE_EXCEEDED
+    if not eligible(ticket.pool.up, ticket.tried):
+        return Reason.NO_ENDPOINT
+    return Reason.QUEUE_TIMEOUT
+
+
+def _least_urgent(settings: Settings) -> Band:
+    """For a request whose band the operator has just removed."""
+    return max(settings.bands.values(), key=lambda band: band.rank)

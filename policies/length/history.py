@@ -1,0 +1,136 @@
+"""What was seen of answers, per tenant: a tree from the tenant's model down to the head of the prompt.
+
+- A node counts answers by bucket, ended ones and cut ones apart. Recent ones count more: the unit that an answer adds
+  grows so that it doubles in 500 answers.
+- What a node shows is a blend: its parent's distribution counts as 20 answers beside its own. A root's parent is a
+  prior.
+- A cut answer says only that it would have been longer. It counts among those that were still going at its bucket and
+  then leaves (the estimate of Kaplan and Meier), which hands its unit to the buckets above as the rest of the blend has
+  them. Otherwise impatient clients would teach that answers are short.
+- What is shown is renewed with each of a node's answers up to the 16th, then every 16. The first changes nothing: it
+  would weigh a twentieth, and heads that never come again are many.
+- Bounds: the node that a tenant used least recently goes first; above the bound of all tenants together that of the
+  tenant that has been silent for longest.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+from policies.length.distribution import BUCKETS, Prediction, lognormal, summary
+
+HALF_LIFE_ANSWERS = 500
+GROWTH = 2 ** (1 / HALF_LIFE_ANSWERS)
+UNIT_LIMIT = 1e6
+RENEW_ANSWERS = 16
+PARENT_ANSWERS = 20
+TENANT_NODES = 512
+NODES = 10_000  # at up to 1.6 KiB each within the 16 MiB of scheduling.md 3
+
+# (model, is forced) -> (model, route, shape) -> (model, route, shape, head)
+Key = tuple[str | int, ...]
+
+
+class Node:
+    """Answers of one key. `cdf` and `shown` are of the last renewal, `unit` is what the next answer adds."""
+
+    __slots__ = ("cdf", "cut", "ended", "learned", "shown", "unit")
+
+    def __init__(self, cdf: "array[float]", shown: Prediction) -> None:
+        self.ended = array("f", bytes(4 * BUCKETS))
+        self.cut = array("f", bytes(4 * BUCKETS))
+        self.learned = 0
+        self.unit = 1.0
+        self.cdf = cdf
+        self.shown = shown
+
+    def learn(self, bucket: int, natural: bool, parent: "Node") -> None:
+        """Count one answer that ended (or was cut: not `natural`) in `bucket`."""
+        (self.ended if natural else self.cut)[bucket] += self.unit
+        self.unit *= GROWTH
+        self.learned += 1
+        if 1 < self.learned < RENEW_ANSWERS or self.learned % RENEW_ANSWERS == 0:
+            self._renew(parent.cdf)
+
+    def _renew(self, parent: "array[float]") -> None:
+        if self.unit > UNIT_LIMIT:
+            self._rescale()
+        self.cdf = array("f", self._blend(parent))
+        self.shown = summary(self.cdf)
+
+    def _rescale(self) -> None:
+        scale = 1 / self.unit
+        self.ended = array("f", [count * scale for count in self.ended])
+        self.cut = array("f", [count * scale for count in self.cut])
+        self.unit = 1.0
+
+    def _blend(self, parent: "array[float]") -> Iterator[float]:
+        """The CDF of own answers and of 20 that are distributed as the parent's."""
+        weight = PARENT_ANSWERS * self.unit
+        going = sum(self.ended) + sum(self.cut) + weight
+        passed = before = 0.0
+        yield 0.0
+        for ended, cut, share in zip(self.ended, self.cut, parent[1:-1], strict=False):
+            ended += weight * (share - before)
+            before = share
+            passed += (1.0 - passed) * ended / going if ended < going else 1.0 - passed
+            going -= ended + cut
+            yield passed
+        yield 1.0
+
+
+def _prior(median_tokens: float) -> Node:
+    cdf = array("f", lognormal(median_tokens, 1.1))
+    return Node(cdf, summary(cdf))
+
+
+# what is believed of an answer before any was seen: of free text, and of one that a schema or a forced tool shapes
+FREE, FORCED = _prior(150.0), _prior(40.0)
+
+
+class History:
+    """The trees of all tenants; nothing that one tenant's answers taught is read for another."""
+
+    __slots__ = ("count", "tenants")
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, dict[Key, Node]] = {}  # least recently used first, both
+        self.count = 0
+
+    def find(self, tenant: str, keys: tuple[Key, ...]) -> Node | None:
+        """The node of the last of `keys` that has one."""
+        nodes = self.tenants.get(tenant)
+        if nodes is None:
+            return None
+        for key in reversed(keys):
+            node = nodes.get(key)
+            if node is not None:
+                return node
+        return None
+
+    def learn(self, tenant: str, keys: tuple[Key, ...], root: Node, answer: tuple[int, bool]) -> None:
+        """Count one answer (bucket, whether it ended by itself) at each of `keys`, general to specific."""
+        nodes = self.tenants.pop(tenant, None)
+        if nodes is None:
+            nodes = {}
+        self.tenants[tenant] = nodes
+        bucket, natural = answer
+        parent = root
+        for key in keys:
+            node = nodes.pop(key, None)
+            if node is None:
+                node = Node(parent.cdf, parent.shown)
+                self.count += 1
+            nodes[key] = node
+            node.learn(bucket, natural, parent)
+            parent = node
+        while len(nodes) > TENANT_NODES:
+            self._forget(tenant)
+        while self.count > NODES:
+            self._forget(next(iter(self.tenants)))
+
+    def _forget(self, tenant: str) -> None:
+        nodes = self.tenants[tenant]
+        del nodes[next(iter(nodes))]
+        self.count -= 1
+        if not nodes:
+            del self.tenants[tenant]

@@ -1,0 +1,37 @@
+"""Bytes of text per token, learned from the engines' own counts per (tenant, model, kind of text)."""
+
+from policies.types import InferenceRequest
+
+# scheduling.md 3: English, code and JSON, CJK (1.5 characters of 3 bytes)
+START_BYTES = {"text": 4.0, "code": 3.0, "cjk": 4.5}
+STEP = 0.05
+LEAST_BYTES, MOST_BYTES = 1.0, 8.0
+RATIOS = 4096
+
+Key = tuple[str, str, str]
+
+
+class Ratios:
+    """A moving average for each key; the least recently learned go first above 4,096."""
+
+    __slots__ = ("known",)
+
+    def __init__(self) -> None:
+        self.known: dict[Key, float] = {}
+
+    def bytes_per_token(self, request: InferenceRequest) -> float:
+        """What the tenant's text had so far, or the start value of its kind."""
+        found = self.known.get((request.tenant, request.model, request.kind))
+        return START_BYTES.get(request.kind, START_BYTES["text"]) if found is None else found
+
+    def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
+        """Take the count of one prompt; ignored without text or tokens."""
+        if request.text_bytes <= 0 or prompt_tokens <= 0:
+            return
+        ratio = self.bytes_per_token(request)
+        sample = min(MOST_BYTES, max(LEAST_BYTES, request.text_bytes / prompt_tokens))
+        key = (request.tenant, request.model, request.kind)
+        self.known.pop(key, None)
+        self.known[key] = ratio + (sample - ratio) * STEP
+        if len(self.known) > RATIOS:
+            del self.known[next(iter(self.known))]

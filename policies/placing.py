@@ -1,0 +1,209 @@
+"""Who goes where, now: the one dispatch loop over the pools in which somebody may fit.
+
+Nobody overtakes: in each lane of a pool the first in turn that fits nowhere keeps for itself whatever it may use. So
+an endpoint that gets room goes to whoever is first, however large, and work is conserved: between events nobody waits
+for whom there is room, but for those that wait for a warm engine on purpose.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from random import Random
+
+from policies.admission import is_dropped, left_queue
+from policies.decisions import Decision, Dispatch, Reason, Why
+from policies.ordering import in_turn, rank, served
+from policies.pool import lent
+from policies.saturation import kv_need, with_room
+from policies.scoring import best, bounded, cost
+from policies.state.books import Books
+from policies.state.endings import evict
+from policies.state.ledger import Attempt, Load
+from policies.state.queues import PoolQueue
+from policies.state.tickets import Ticket
+from policies.types import Settings
+
+FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first token
+FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
+REMATCH_S = 0.25  # what is cached where changes while a request waits
+WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
+WARM_SLACK_RATIO = 0.25  # of the time until its first token is due a request may wait for it
+WARM_LIMIT_S = 2.0
+
+Place = tuple[Ticket, Sequence[Load]]
+
+
+class Placing:
+    """Writes the books: what leaves a queue for an endpoint."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.random = Random(0)
+        self.touched: dict[tuple[str, int], PoolQueue] = {}  # pools where somebody may fit now
+        self.load_ratio = 1.25
+
+    def change(self, settings: Settings) -> None:
+        """The settings are these now."""
+        self.load_ratio = settings.affinity.max_load_ratio if settings.affinity is not None else inf
+
+    # ---- where to look
+
+    def touch(self, pool: PoolQueue) -> None:
+        """Somebody new is at a head, or everything may have changed: look at all endpoints."""
+        pool.rescan = True
+        self.touched[pool.key] = pool
+
+    def touch_all(self) -> None:
+        """Endpoints, bounds or pools are others now."""
+        for pool in self.books.pools.values():
+            if pool.queued:
+                self.touch(pool)
+
+    def freed(self, load: Load) -> None:
+        """This endpoint holds less than before: look at it."""
+        for pool in load.watchers:
+            if pool.queued:
+                pool.freed[load.name] = load
+                self.touched[pool.key] = pool
+
+    # ---- the loop
+
+    def serve(self, now: float, out: list[Decision]) -> None:
+        """Place whoever is first in turn and fits, again and again."""
+        while self.touched:
+            places = [place for pool in self.touched.values() if (place := self._next(pool, now, out))]
+            if not places:
+                break
+            ticket, room = places[0] if len(places) == 1 else min(places, key=lambda place: _turn(place[0], now))
+            self.dequeue(ticket)
+            left_queue(ticket, now)
+            served(ticket.pool, ticket, now)
+            decision = self.place(ticket, room, now)
+            if decision is not None:
+                out.append(decision)
+        for pool in self.touched.values():
+            pool.rescan = False
+            pool.freed.clear()
+        self.touched.clear()
+
+    def _next(self, pool: PoolQueue, now: float, out: list[Decision]) -> Place | None:
+        """The first in turn of this pool that fits somewhere, and where."""
+        loads = pool.up if pool.rescan else [load for load in pool.freed.values() if pool in load.pools]
+        left = {False: loads, True: loads}
+        for ticket in in_turn(pool, now):
+            if is_dropped(ticket, now):
+                out.append(self.drop(ticket, Reason.EVICTED, now))
+                return self._next(pool, now, out) if pool.queued else None
+            loads = left[ticket.long]
+            self._rematch(ticket, now)
+            room = self.room(ticket, loads, now)
+            if room:
+                return ticket, room
+            # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
+            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)]
+        return None
+
+    def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:
+        """Those of `loads`, or of the idle ones it may borrow, that can take it."""
+        pool = ticket.pool
+        if ticket.tried or ticket.only:
+            loads = [load for load in loads if ticket.may_use(load.name)]
+        room = with_room(loads, ticket, pool.long_from)
+        if not room and pool.lenders:
+            borrowed = [load for load in lent(pool, ticket, now) if ticket.may_use(load.name)]
+            room = with_room(borrowed, ticket, pool.long_from)
+        return room
+
+    def _rematch(self, ticket: Ticket, now: float) -> None:
+        if self.books.prefixes is not None and ticket.request.prefix and now - ticket.matched_s > REMATCH_S:
+            ticket.match = self.books.prefixes.match(ticket.request, now)
+            ticket.matched_s = now
+
+    # ---- one request
+
+    def place(self, ticket: Ticket, room: Sequence[Load], now: float) -> Dispatch | None:
+        """Send a request to the best of `room`; or let it wait a little for an engine that has its prefix."""
+        if ticket.match is not None and ticket.match.most and not ticket.hold_s:
+            warm = self._worth_waiting_for(ticket, room, now)
+            if warm is not None:
+                ticket.only = warm.name
+                ticket.note = "warm"
+                if self.books.enqueue(ticket):
+                    self.touch(ticket.pool)
+                return None
+        load = best(bounded(room, ticket.pool.up, ticket, self.load_ratio), ticket, self.random)
+        return self._dispatch(ticket, load, len(room), now)
+
+    def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
+        """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
+        loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
+        warm = min(loads, key=lambda load: cost(load, ticket))
+        if warm in room:
+            return None
+        here = min(room, key=lambda load: cost(load, ticket))
+        gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
+        wait_s = warm.prefill_tokens / warm.speed
+        slack_s = min(ticket.due_s - now, WARM_LIMIT_S / WARM_SLACK_RATIO)
+        if gain_s < wait_s + WARM_GAIN_S or wait_s > slack_s * WARM_SLACK_RATIO:
+            return None
+        ticket.hold_s = now + slack_s * WARM_SLACK_RATIO
+        return warm
+
+    def _dispatch(self, ticket: Ticket, load: Load, candidates: int, now: float) -> Dispatch:
+        request, pool = ticket.request, ticket.pool
+        uncached = ticket.uncached(load.name)
+        long = 0 < pool.long_from < uncached
+        why = Why(
+            pool=pool.name,
+            waited_s=now - request.arrived_s,
+            queued=pool.queued,
+            candidates=candidates,
+            prefill_tokens=load.prefill_tokens,
+            sequences=load.sequences,
+            lane="long" if long else "short",
+            prompt_tokens=ticket.tokens,
+            cached_tokens=ticket.tokens - uncached,
+            output_tokens=int(ticket.output.p50) if ticket.output is not None else 0,
+            ttft_s=ticket.ttft_s,
+            note=ticket.note if pool in load.pools else "borrowed",
+        )
+        self._enter(ticket, load, uncached, now)
+        if long and ticket.attempt is not None:
+            ticket.attempt.make_long()
+        return Dispatch(request_id=request.id, attempt=len(ticket.tried) + 1, endpoint=load.name, why=why)
+
+    def _enter(self, ticket: Ticket, load: Load, uncached: int, now: float) -> None:
+        """Write down all that it holds there from now on."""
+        attempt = Attempt(load, len(ticket.tried) + 1, uncached, ticket.sequences, now)
+        ticket.attempt = attempt
+        ticket.only = ""
+        attempt.cached = ticket.tokens - uncached
+        attempt.reserve(kv_need(ticket, load.name))
+        ticket.pool.drain.add(ticket.weight, now)
+        if self.books.prefixes is not None:
+            self.books.prefixes.insert(load.name, ticket.request, now)
+            self.books.prefixes.used(load.name, uncached, now)
+        if uncached:
+            slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if ticket.request.streamed else 1.0)
+            self.books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)
+
+    def dequeue(self, ticket: Ticket) -> None:
+        """It waits no more."""
+        if self.books.dequeue(ticket):
+            self.touch(ticket.pool)
+
+    def drop(self, ticket: Ticket, reason: Reason, now: float) -> Decision:
+        """It leaves the queue unserved."""
+        dropped = evict(self.books, ticket, reason, now)
+        self.dequeue(ticket)
+        return dropped
+
+    def stop_holding(self, ticket: Ticket) -> None:
+        """It has waited long enough for one endpoint: any will do."""
+        self.dequeue(ticket)
+        ticket.only = ""
+        if self.books.enqueue(ticket):
+            self.touch(ticket.pool)
+
+
+def _turn(ticket: Ticket, now: float) -> tuple[int, int]:
+    return rank(ticket, now), ticket.order
