@@ -20,7 +20,6 @@ from gateway.admin.operations import Phase
 from gateway.backends import Backends
 from gateway.config import Config, Timers
 from gateway.describe import Given
-from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
@@ -29,7 +28,6 @@ from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.http.shared import Shared
 from gateway.pipeline import Pipeline
-from gateway.relay.end import Rules
 from gateway.roster import Roster
 from gateway.services import Services
 from gateway.telemetry import families
@@ -39,17 +37,16 @@ from gateway.telemetry.live import watch_endpoints, watch_engines, watch_flows, 
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
-from gateway.tenants import Tenant, Tenants, cache_salt
+from gateway.tenants import Tenants
 from policies.core import Core
 from policies.decisions import Reason
-from policies.events import SettingsChanged
+from policies.events import LengthsRestored, SettingsChanged
 from policies.state.views import EndpointView, FlowView, Totals
 from policies.types import Settings
 
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
 GARBAGE = 20_000  # objects; a request leaves no cycles behind, so there is little to find
-AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed after this
 
 
 def serve(config: Config, config_path: Path) -> int:
@@ -84,6 +81,7 @@ class Gateway:
         self._recorder = assembly.open_journal(config)
         self._explain = Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
+        self._lengths = assembly.length_file(config, self._core, self._events)
         self._roster = Roster(config, self._timers, self._dispatcher, self._events)
         self._backends = Backends(config, self._version, self._roster.suspect)
         self._services = self._make_services()
@@ -105,34 +103,16 @@ class Gateway:
         self._watch()
 
     def _make_services(self) -> Services:
-        config = self._config
-        allow, timers = config.tenant_defaults.allow, self._timers
-        tenant = Tenant(
-            id="default",
-            salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
-            rules=FieldRules(
-                parameters=frozenset(allow.parameters),
-                media_hosts=frozenset(allow.media_hosts),
-                reject_unknown=config.limits.unknown_fields == "reject",
-            ),
-            routes=frozenset(allow.routes),
-        )
+        config, timers = self._config, self._timers
         return Services(
             dispatcher=self._dispatcher,
             backends=self._backends,
-            tenants=Tenants(tenant),
+            tenants=Tenants(assembly.default_tenant(config)),
             metrics=self._metrics,
             access_log=AccessLog(self._lines, config.telemetry.log_format),
             events=self._events,
             timers=self._timers,
-            relay_rules=Rules(
-                idle_s=timers.idle_s,
-                stale_s=timers.stale_socket_s,
-                write_stall_s=timers.write_stall_s,
-                after_end_s=AFTER_END_S * config.timeouts.scale,
-                tail_bytes=config.limits.stream_buffer_bytes,
-                line_bytes=config.limits.sse_line_bytes,
-            ),
+            relay_rules=assembly.relay_rules(config, timers),
             given=Given(
                 bands=self._settings.bands,
                 total_s=timers.total_s,
@@ -150,6 +130,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report_exception)
         self._dispatcher.handle(SettingsChanged(settings=self._settings))
+        if self._lengths is not None:
+            self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
         listener = await self._listen()
         if listener is None:
             self._close_logs()
@@ -157,6 +139,8 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         self._roster.start()
+        if self._lengths is not None:
+            self._lengths.start()
         sweeper = tasks.start(self._sweep(), "sweep")
         sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
         self._phase, self._services.ready = "serving", True
@@ -248,6 +232,8 @@ class Gateway:
         self._server.stop_accepting()
         self._server.abort()
         await self._roster.close()
+        if self._lengths is not None:
+            await self._lengths.close()
         await listener.close()
         self._backends.close()
         self._dispatcher.close()
