@@ -98,14 +98,6 @@ class Holdings:
         self.text_bytes = 0
         self.used_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def blocks_of(self, tenant: str) -> int:
-        """How many blocks this tenant's requests have left here."""
-        shelf = self._shelves.get(tenant)
-        return shelf.blocks if shelf is not None else 0
-
     def depth(self, chain: Chain) -> int:
         """How many blocks of this chain are held."""
         runs = self._runs

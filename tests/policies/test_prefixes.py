@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policies.fingerprint import block_at, chain, depth_bytes
 from policies.state.prefixes import Prefixes
 from policies.types import Affinity
-from tests.policies.prompts import asked, audit, fresh
+from tests.policies.prompts import asked, audit, blocks_of, fresh
 
 RANDOM = Random(7)
 ENDPOINTS = ("x", "y", "z")
@@ -244,7 +244,7 @@ def test_quiet_tenants_make_room_when_their_time_is_over() -> None:
         made.insert("x", asked(fresh(RANDOM, 4), tenant=f"tenant-{at}"), 0.0)
     for at in range(60):
         made.insert("x", asked(fresh(RANDOM, 4)), 20.0 + at / 100)
-    assert sum(made._slots["x"].holdings.blocks_of(f"tenant-{at}") for at in range(50)) == 0
+    assert sum(blocks_of(made, "x", f"tenant-{at}") for at in range(50)) == 0
     audit(made)
 
 
@@ -313,7 +313,7 @@ def test_a_flood_of_one_tenant_leaves_the_others_theirs() -> None:
     for at in range(2000):
         made.insert("x", asked(fresh(RANDOM, 8), tenant="acme"), 100.0 + at / 100)
     assert [made._slots["x"].holdings.depth(prefix) for prefix in mine] == [8] * 10
-    assert made._slots["x"].holdings.blocks_of("acme") > 200
+    assert blocks_of(made, "x", "acme") > 200
 
 
 def test_full_tenants_end_with_equal_parts() -> None:
@@ -321,7 +321,7 @@ def test_full_tenants_end_with_equal_parts() -> None:
     for at in range(3000):
         tenant = "acme" if at % 10 else "beta"  # nine prompts to one
         made.insert("x", asked(fresh(RANDOM, 8), tenant=tenant), at / 100)
-    parts = [made._slots["x"].holdings.blocks_of(tenant) for tenant in ("acme", "beta")]
+    parts = [blocks_of(made, "x", tenant) for tenant in ("acme", "beta")]
     assert min(parts) >= 130 and sum(parts) <= 300
 
 
@@ -332,7 +332,7 @@ def test_a_flood_among_many_tenants_is_found_too() -> None:
         made.insert("x", asked(fresh(RANDOM, 8), tenant=name), float(at))
     for at in range(3000):
         made.insert("x", asked(fresh(RANDOM, 8), tenant="flood"), 100.0 + at / 100)
-    assert sum(made._slots["x"].holdings.blocks_of(name) for name in names) >= 0.95 * 800
+    assert sum(blocks_of(made, "x", name) for name in names) >= 0.95 * 800
     audit(made)
 
 
@@ -346,6 +346,19 @@ def test_endpoints_that_join_get_their_part() -> None:
         assert made.used_bytes <= 200_000
     parts = [slot.holdings.used_bytes for slot in made._slots.values()]
     assert min(parts) > 85_000
+    audit(made)
+
+
+def test_other_bounds_hold_from_then_on_and_what_fits_stays() -> None:
+    made, mine = index("x", ttl_s=1000.0), asked(prompt("aaaa"))
+    for at in range(200):
+        made.insert("x", asked(fresh(RANDOM, 8)), float(at))
+    made.insert("x", mine, 200.0)
+    made.bound(Affinity(index_bytes=100_000, ttl_s=500.0))
+    assert blocks(made, mine.prefix, "x", 600.0) == 4
+    assert blocks(made, mine.prefix, "x", 701.0) == 0
+    for at in range(40):
+        made.insert("x", asked(fresh(RANDOM, 8)), 300.0 + at)
     audit(made)
 
 
@@ -376,7 +389,7 @@ def test_an_engine_that_keeps_forgetting_is_believed_to_be_smaller_until_it_does
     assert (belief.kept, belief.text_bytes()) == (0.5, 64 * 50 * 4)
     for at in range(100):
         made.insert("x", asked(fresh(RANDOM, 10)), float(at))
-    assert len(made._slots["x"].holdings) <= 50
+    assert len(made._slots["x"].holdings._runs) <= 50
     for _ in range(1000):
         made.reported("x", 640, 0)
     assert belief.kept == 1 / 64
