@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -20,34 +20,33 @@ from gateway.admin.operations import Phase
 from gateway.backends import Backends
 from gateway.config import Config, Timers
 from gateway.describe import Given
-from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Dispatcher
-from gateway.endpoints.directory import Directory, Standing
-from gateway.endpoints.probe import Prober
+from gateway.endpoints.directory import Standing
+from gateway.endpoints.scrape import Report
+from gateway.explain import Explain
 from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.http.shared import Shared
 from gateway.pipeline import Pipeline
-from gateway.relay.end import Rules
+from gateway.roster import Roster
 from gateway.services import Services
 from gateway.telemetry import families
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
-from gateway.telemetry.live import watch_endpoints, watch_flows, watch_probes
+from gateway.telemetry.live import watch_endpoints, watch_engines, watch_flows, watch_probes
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
-from gateway.tenants import Tenant, Tenants, cache_salt
+from gateway.tenants import Tenants
 from policies.core import Core
 from policies.decisions import Reason
-from policies.events import EndpointDown, EndpointUp, SettingsChanged
+from policies.events import LengthsRestored, SettingsChanged
 from policies.state.views import EndpointView, FlowView, Totals
 from policies.types import Settings
 
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
 GARBAGE = 20_000  # objects; a request leaves no cycles behind, so there is little to find
-AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed after this
 
 
 def serve(config: Config, config_path: Path) -> int:
@@ -80,12 +79,11 @@ class Gateway:
         self._metrics = Metrics(models=list(config.models), version=self._version)
         self._core = Core()
         self._recorder = assembly.open_journal(config)
-        self._dispatcher = Dispatcher(self._core, self._recorder.record if self._recorder else None)
-        self._directory = Directory([e.name for e in config.endpoints], on_up=self._up, on_down=self._down)
-        self._backends = Backends(config, self._version, self._directory.suspect)
-        self._prober = Prober(
-            self._directory, assembly.probe_targets(config), every_s=self._timers.probe_s, scale=config.timeouts.scale
-        )
+        self._explain = Explain()
+        self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
+        self._lengths = assembly.length_file(config, self._core, self._events)
+        self._roster = Roster(config, self._timers, self._dispatcher, self._events)
+        self._backends = Backends(config, self._version, self._roster.suspect)
         self._services = self._make_services()
         self._shared = Shared(
             handler=Pipeline(self._services),
@@ -105,34 +103,16 @@ class Gateway:
         self._watch()
 
     def _make_services(self) -> Services:
-        config = self._config
-        allow, timers = config.tenant_defaults.allow, self._timers
-        tenant = Tenant(
-            id="default",
-            salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
-            rules=FieldRules(
-                parameters=frozenset(allow.parameters),
-                media_hosts=frozenset(allow.media_hosts),
-                reject_unknown=config.limits.unknown_fields == "reject",
-            ),
-            routes=frozenset(allow.routes),
-        )
+        config, timers = self._config, self._timers
         return Services(
             dispatcher=self._dispatcher,
             backends=self._backends,
-            tenants=Tenants(tenant),
+            tenants=Tenants(assembly.default_tenant(config)),
             metrics=self._metrics,
             access_log=AccessLog(self._lines, config.telemetry.log_format),
             events=self._events,
             timers=self._timers,
-            relay_rules=Rules(
-                idle_s=timers.idle_s,
-                stale_s=timers.stale_socket_s,
-                write_stall_s=timers.write_stall_s,
-                after_end_s=AFTER_END_S * config.timeouts.scale,
-                tail_bytes=config.limits.stream_buffer_bytes,
-                line_bytes=config.limits.sse_line_bytes,
-            ),
+            relay_rules=assembly.relay_rules(config, timers),
             given=Given(
                 bands=self._settings.bands,
                 total_s=timers.total_s,
@@ -150,13 +130,17 @@ class Gateway:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report_exception)
         self._dispatcher.handle(SettingsChanged(settings=self._settings))
+        if self._lengths is not None:
+            self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
         listener = await self._listen()
         if listener is None:
             self._close_logs()
             return 1
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        self._prober.start()
+        self._roster.start()
+        if self._lengths is not None:
+            self._lengths.start()
         sweeper = tasks.start(self._sweep(), "sweep")
         sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
         self._phase, self._services.ready = "serving", True
@@ -247,7 +231,9 @@ class Gateway:
         self._services.ready = False
         self._server.stop_accepting()
         self._server.abort()
-        await self._prober.close()
+        await self._roster.close()
+        if self._lengths is not None:
+            await self._lengths.close()
         await listener.close()
         self._backends.close()
         self._dispatcher.close()
@@ -265,17 +251,6 @@ class Gateway:
             self._now.set()
         else:
             self.start_drain("signal")
-
-    # -- endpoints -------------------------------------------------------------------------------------------------
-
-    def _up(self, name: str) -> None:
-        self._events.info("endpoint up", endpoint=name)
-        endpoint = next(e for e in self._config.endpoints if e.name == name)
-        self._dispatcher.handle(EndpointUp(endpoint=endpoint.described()))
-
-    def _down(self, name: str) -> None:
-        self._events.warning("endpoint down", endpoint=name, cause=self._directory.standing(name).cause)
-        self._dispatcher.handle(EndpointDown(name=name))
 
     # -- what the admin listener sees ------------------------------------------------------------------------------
 
@@ -298,7 +273,15 @@ class Gateway:
 
     def standings(self) -> Sequence[tuple[str, Standing]]:
         """What probes have told."""
-        return self._directory.standings()
+        return self._roster.standings()
+
+    def reports(self) -> Iterable[Report]:
+        """What engines have told of themselves."""
+        return self._roster.reports()
+
+    def explain(self, request_id: str) -> Mapping[str, object] | None:
+        """What became of a request."""
+        return self._explain.find(request_id)
 
     def start_drain(self, by: str) -> None:
         """Begin to go down."""
@@ -315,7 +298,8 @@ class Gateway:
         metrics, services = self._metrics, self._services
         watch_flows(metrics, self._core.flows)
         watch_endpoints(metrics, self._core.endpoints)
-        watch_probes(metrics, self._directory.standings)
+        watch_probes(metrics, self._roster.standings)
+        watch_engines(metrics, self._roster.reports)
         # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
         # the turn of the loop between the core's decision about a request and the end of its task.
         metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)

@@ -2,19 +2,28 @@
 
 import contextlib
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import xxhash
 
-from gateway.config import Config
-from gateway.endpoints.probe import ProbeTarget
-from gateway.engines import ENGINES
+from gateway.config import Config, Timers
+from gateway.dialects.call import FieldRules
+from gateway.dispatcher import Record
+from gateway.explain import Explain
+from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
+from gateway.relay.end import Rules
+from gateway.telemetry.log import EventLog
+from gateway.tenants import Tenant, cache_salt
+from policies.core import Core
+from policies.decisions import Decision
+from policies.events import Event
 from policies.types import Settings
 
 SEED = 0  # of the core's random numbers
+AFTER_END_S = 1.0  # a stream that stays open behind its end marker is closed after this
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +44,54 @@ def open_journal(config: Config) -> Recorder | None:
     return Recorder(Path(path), SEED, checksum)
 
 
+def length_file(config: Config, core: Core, events: EventLog) -> LengthFile | None:
+    """The memory of lengths that the configuration asks for."""
+    path = config.length.state_file
+    return LengthFile(Path(path), core.lengths, events, config.timeouts.scale) if path is not None else None
+
+
+def recorded(journal: Recorder | None, explain: Explain) -> Record:
+    """Who hears of everything the core handles."""
+    if journal is None:
+        return explain.record
+
+    def record(now: float, event: Event, decisions: list[Decision]) -> None:
+        journal.record(now, event, decisions)
+        explain.record(now, event, decisions)
+
+    return record
+
+
 def closed(settings: Settings) -> Settings:
     """The settings under which nobody waits any longer."""
-    return Settings(
-        pools=settings.pools,
-        bands=settings.bands,
-        max_queued=settings.max_queued,
-        max_queued_bytes=settings.max_queued_bytes,
-        max_attempts=settings.max_attempts,
-        seed=settings.seed,
-        timer_scale=settings.timer_scale,
-        admitting=False,
-        queueing=False,
+    return replace(settings, admitting=False, queueing=False)
+
+
+def default_tenant(config: Config) -> Tenant:
+    """The tenant that everybody is."""
+    allow = config.tenant_defaults.allow
+    return Tenant(
+        id="default",
+        salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
+        rules=FieldRules(
+            parameters=frozenset(allow.parameters),
+            media_hosts=frozenset(allow.media_hosts),
+            reject_unknown=config.limits.unknown_fields == "reject",
+        ),
+        routes=frozenset(allow.routes),
     )
 
 
-def probe_targets(config: Config) -> list[ProbeTarget]:
-    """Where the health of each endpoint is asked."""
-    return [
-        ProbeTarget(name=e.name, url=e.url.rstrip("/") + ENGINES[e.engine].health_path, api_key=e.api_key)
-        for e in config.endpoints
-    ]
+def relay_rules(config: Config, timers: Timers) -> Rules:
+    """How answers are relayed."""
+    return Rules(
+        idle_s=timers.idle_s,
+        stale_s=timers.stale_socket_s,
+        write_stall_s=timers.write_stall_s,
+        after_end_s=AFTER_END_S * config.timeouts.scale,
+        tail_bytes=config.limits.stream_buffer_bytes,
+        line_bytes=config.limits.sse_line_bytes,
+    )
 
 
 def raise_fd_limit() -> None:

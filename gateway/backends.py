@@ -98,6 +98,7 @@ class Backends:
                 kind=model.kind,
                 context_tokens=model.context_tokens,
                 max_output_tokens=model.max_output_tokens,
+                block_tokens=config.affinity.block_tokens,
             )
             for name, model in config.models.items()
         }

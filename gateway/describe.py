@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gateway.compose import client_lines, client_trace
 from gateway.dialects.call import Call
+from gateway.dialects.prompt import look
 from gateway.dialects.routes import Kind, Route
 from gateway.errors import GatewayError
 from gateway.http.head import Head
@@ -30,6 +31,7 @@ class ServedModel:
     kind: str
     context_tokens: int
     max_output_tokens: int
+    block_tokens: int  # of the chain by which its prompts are compared
 
     def takes(self, route: str, kind: Kind) -> bool:
         """Whether a route is for this kind of model."""
@@ -161,16 +163,18 @@ class Given:
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a request beside its head and body. Times on time.monotonic()."""
+    """What is known of a request beside its head and body. Times on time.monotonic(); `salt` of the tenant's caches."""
 
     id: str
     tenant: str
     received_s: float
     deadline_s: float
+    salt: str
 
 
 def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> InferenceRequest:
     """Everything the core may know."""
+    prompt = look(call, model.block_tokens, (facts.tenant, facts.salt, model.served_as))
     return InferenceRequest(
         id=facts.id,
         tenant=facts.tenant,
@@ -180,9 +184,14 @@ def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> Inf
         streamed=call.stream,
         arrived_s=facts.received_s,
         deadline_s=facts.deadline_s,
-        prompt_tokens=prompt_tokens(call),
+        prompt_tokens=prompt.exact_tokens or prompt_tokens(call),
         max_output_tokens=most_output_tokens(call, model),
         sequences=call.sequences,
         body_bytes=call.body_bytes,
+        prefix=prompt.chain,
         session=wishes.session,
+        text_bytes=0 if prompt.exact_tokens else call.prompt_bytes,
+        kind=prompt.kind,
+        head=prompt.head,
+        shape=prompt.shape,
     )

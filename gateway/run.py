@@ -139,7 +139,7 @@ class Run:
         self._arrived_s = arrived_s = time.monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
-        facts = describe.Facts(record.request_id, self.tenant.id, received_s, deadline_s)
+        facts = describe.Facts(record.request_id, self.tenant.id, received_s, deadline_s, self.tenant.salt)
         return describe.request(call, model, wishes, facts)
 
     async def _try(self, dispatch: Dispatch) -> End:

@@ -87,7 +87,7 @@ class Core:
             case FirstToken():
                 self._first_token(event, now)
             case Finished():
-                self._finished(event)
+                self._finished(event, now)
             case Cancelled():
                 self._cancelled(event.request_id)
             case Bounced():
@@ -156,7 +156,7 @@ class Core:
         if attempt.release_prefill():
             self._placing.freed(attempt.load)
 
-    def _finished(self, event: Finished) -> None:
+    def _finished(self, event: Finished, now: float) -> None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
         if ticket is None or attempt is None:
             return
@@ -164,21 +164,27 @@ class Core:
             self._books.completed += 1
         else:
             self._books.failed += 1
-        self._learn(ticket, attempt, event)
+        self._learn(ticket, attempt, event, now)
         self._close(ticket, attempt)
         del self._books.tickets[event.request_id]
 
-    def _learn(self, ticket: Ticket, attempt: Attempt, event: Finished) -> None:
+    def _learn(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
         """Take what the engine counted."""
         request = ticket.request
         if event.prompt_tokens:
             self._assessing.lengths.learn_prompt(request, event.prompt_tokens)
         if event.output_tokens is not None and request.max_output_tokens:
-            each = max(1, event.output_tokens // ticket.sequences)
-            natural = event.outcome is Outcome.COMPLETED and each < request.max_output_tokens
-            self._assessing.lengths.learn(request, each, natural)
-        if self._books.prefixes is not None and event.cached_tokens is not None and request.prefix:
-            self._books.prefixes.reported(attempt.load.name, attempt.cached, event.cached_tokens)
+            most = request.max_output_tokens * ticket.sequences
+            natural = event.outcome is Outcome.COMPLETED and event.output_tokens < most
+            self._assessing.lengths.learn(request, event.output_tokens, natural)
+        prefixes = self._books.prefixes
+        if prefixes is None or not request.prefix:
+            return
+        prefixes.used(attempt.load.name, event.output_tokens or 0, now)
+        if event.outcome is Outcome.COMPLETED:
+            prefixes.confirm(attempt.load.name, request, now)
+        if event.cached_tokens is not None:
+            prefixes.reported(attempt.load.name, attempt.matched, event.cached_tokens)
 
     def _cancelled(self, request_id: str) -> None:
         ticket = self._books.tickets.get(request_id)

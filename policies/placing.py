@@ -176,6 +176,7 @@ class Placing:
         ticket.attempt = attempt
         ticket.only = ""
         attempt.cached = ticket.tokens - uncached
+        attempt.matched = ticket.match.tokens(load.name) if ticket.match is not None else 0
         attempt.reserve(kv_need(ticket, load.name))
         ticket.pool.drain.add(ticket.weight, now)
         if self.books.prefixes is not None:

@@ -7,6 +7,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.admin.operations import Operations
+from gateway.endpoints.scrape import Report
 from policies.state.views import EndpointView, FlowView
 
 TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
@@ -42,6 +43,7 @@ def health(operations: Operations, version: str, uptime_s: float) -> dict[str, A
 
 def _endpoints(operations: Operations) -> list[dict[str, Any]]:
     loads = {view.name: _load(view) for view in operations.endpoints()}
+    engines = {report.name: _engine(report) for report in operations.reports()}
     return [
         {
             "name": name,
@@ -50,6 +52,7 @@ def _endpoints(operations: Operations) -> list[dict[str, Any]]:
             "failures": standing.failures,
             "cause": standing.cause,
             "outstanding": loads.get(name),  # null: it is down and holds nothing
+            "engine": engines.get(name),
         }
         for name, standing in operations.standings()
     ]
@@ -61,6 +64,21 @@ def _load(view: EndpointView) -> dict[str, int]:
         "max_seqs": view.max_seqs,
         "prefill_tokens": view.prefill_tokens,
         "max_prefill_tokens": view.max_prefill_tokens,
+    }
+
+
+def _engine(report: Report) -> dict[str, Any]:
+    """What it said of itself; null for what it did not say, or not lately."""
+    facts, load = report.facts, report.load
+    return {
+        "context_tokens": facts.context_tokens or None,
+        "kv_tokens": facts.kv_tokens or None,
+        "block_tokens": facts.block_tokens or None,
+        "stale": report.stale,
+        "running": load and load.running,
+        "waiting": load and load.waiting,
+        "kv_usage": load and load.kv_usage,
+        "age_s": round(report.load_age_s, 3) if load else None,
     }
 
 

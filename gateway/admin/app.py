@@ -35,6 +35,7 @@ def make_app(
     app.router.add_get("/metrics", _guarded("read", _metrics) if metrics_auth else _metrics)
     app.router.add_get("/health", _guarded("read", _health))
     app.router.add_get("/admin/v1/queues", _guarded("read", _queues))
+    app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
     app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
     return app
 
@@ -76,12 +77,23 @@ async def _queues(request: web.Request) -> web.Response:
     return answers.json_answer(answers.queues(request.app[OPERATIONS]))
 
 
+async def _explain(request: web.Request) -> web.Response:
+    found = request.app[OPERATIONS].explain(request.match_info["request_id"])
+    if found is None:
+        return answers.error_answer(404, "unknown_request", _UNKNOWN)
+    return answers.json_answer(found)
+
+
 async def _drain(request: web.Request) -> web.Response:
     token = request.app[ACCESS].token(request)
     request.app[OPERATIONS].start_drain(token.id if token else "local")
     return answers.json_answer({"phase": request.app[OPERATIONS].phase()}, 202)
 
 
+_UNKNOWN = (
+    "Nothing is known of this request: it did not get as far as the scheduler, or too many came after it."
+    " The id is that of x-forebay-request-id."
+)
 _CODES = {404: ("not_found", "No such path."), 405: ("method", "This path does not take that method.")}
 
 

@@ -1,9 +1,10 @@
 """What the admin listener needs of the gateway: the only way between the two."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from gateway.endpoints.directory import Standing
+from gateway.endpoints.scrape import Report
 from policies.state.views import EndpointView, FlowView, Totals
 
 Phase = Literal["starting", "serving", "draining"]
@@ -31,6 +32,14 @@ class Operations(Protocol):
 
     def standings(self) -> Sequence[tuple[str, Standing]]:
         """Every configured endpoint by name, with what its probes have told."""
+        ...
+
+    def reports(self) -> Iterable[Report]:
+        """Every configured endpoint, with what it has told of itself."""
+        ...
+
+    def explain(self, request_id: str) -> Mapping[str, object] | None:
+        """What became of a request and why; None when nothing is known of it."""
         ...
 
     def start_drain(self, by: str) -> None:

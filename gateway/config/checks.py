@@ -23,6 +23,9 @@ def contradictions(plain: Plain) -> Iterator[Problem]:
     yield from _twins(root)
     yield from _exposure(root)
     yield from _outputs(root)
+    yield from _lenders(root)
+    yield from _idle_fields(root)
+    yield from _closed_to_long_prompts(root)
 
 
 def _references(root: Mapping) -> Iterator[Problem]:
@@ -120,6 +123,58 @@ def _outputs(root: Mapping) -> Iterator[Problem]:
             yield Problem(
                 path=("models", name, "max_output_tokens"), message=f"{output} is more than context_tokens, {context}"
             )
+
+
+def _lenders(root: Mapping) -> Iterator[Problem]:
+    """Whom each pool borrows from."""
+    pools = _mapping(root.get("pools"))
+    for name, pool in pools.items():
+        lenders = _mapping(pool).get("borrow")
+        for position, lender in enumerate(lenders if isinstance(lenders, tuple) else ()):
+            fault = _fault_of_lender(pools, name, lender)
+            if not fault and isinstance(lenders, tuple) and lender in lenders[:position]:
+                fault = f"pool {lender!r} is named twice"
+            if fault:
+                yield Problem(path=("pools", name, "borrow", position), message=fault)
+
+
+def _fault_of_lender(pools: Mapping, name: str, lender: Plain) -> str:
+    if not isinstance(lender, str):
+        return ""
+    if lender not in pools:
+        return f"there is no pool {lender!r}{did_you_mean(lender, list(pools))}"
+    if lender == name:
+        return "a pool cannot borrow from itself"
+    own, other = _mapping(pools[name]).get("model"), _mapping(pools[lender]).get("model")
+    if isinstance(own, str) and isinstance(other, str) and own != other:
+        return f"pool {lender!r} serves another model, {other!r}"
+    return ""
+
+
+def _closed_to_long_prompts(root: Mapping) -> Iterator[Problem]:
+    lanes: dict[str, list[Plain]] = {}
+    for _, endpoint in _endpoints(root):
+        members = endpoint.get("pools")
+        for name in members if isinstance(members, tuple) else ():
+            if isinstance(name, str):
+                lanes.setdefault(name, []).append(endpoint.get("long_lanes", 1))
+    for name, pool in _mapping(root.get("pools")).items():
+        held = _mapping(pool)
+        if held.get("lanes") != "off" and not held.get("borrow") and lanes.get(name) and not any(lanes[name]):
+            message = "all its endpoints have long_lanes: 0 and it borrows from none: nobody would take a long prompt"
+            yield Problem(path=("pools", name), message=message, at_key=True)
+
+
+def _idle_fields(root: Mapping) -> Iterator[Problem]:
+    """Fields about scheduling that nothing would look at beside the others."""
+    for name, pool in _mapping(root.get("pools")).items():
+        if _mapping(pool).get("lanes") == "off" and _mapping(pool).get("long_prompt_tokens") is not None:
+            yield Problem(path=("pools", name, "long_prompt_tokens"), message="means nothing with lanes: off")
+    length = _mapping(root.get("length"))
+    if length.get("kind") == "declared" and length.get("state_file") is not None:
+        yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")
+    if _mapping(_mapping(root.get("classes")).get("batch")).get("on_late") == "downgrade":
+        yield Problem(path=("classes", "batch", "on_late"), message="no class is less urgent than batch")
 
 
 def _endpoints(root: Mapping) -> Iterator[tuple[int, Mapping]]:

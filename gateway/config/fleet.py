@@ -1,19 +1,15 @@
-"""The sections about what is served, by whom, and how urgent it is: models, pools, endpoints, classes."""
+"""The sections about what is served, and by whom: models, pools, endpoints."""
 
 import secrets
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.kinds import EngineUrl, Number, Ref, Whole, url_parts
-from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
+from gateway.config.kinds import EngineUrl, Ref, Whole, url_parts
+from gateway.config.section import ModelName, Name, Section, not_empty
 from policies import types
-
-QueueTimeout = Annotated[float, Number(0.1, 3600)]
-MaxQueued = Annotated[int, Whole(1, 1_000_000)]
-_TIMEOUT = "Longest wait in the queue, then 503 `queue_timeout`."
-_QUEUED = "Requests of the class that may wait, then 503 `overloaded`."
 
 
 class Isolation(Section):
@@ -52,6 +48,31 @@ class Pool(Section):
     """A set of endpoints that serve one model."""
 
     model: ModelName = Field(description="The model it serves.")
+    max_total_tokens: Annotated[int, Whole(1, 10_000_000)] | None = Field(
+        None, description="Most tokens of prompt and predicted answer together. None: any length."
+    )
+    borrow: tuple[Name, ...] = Field((), description="Pools of the same model whose idle room it may use.")
+    lanes: Literal["auto", "off", "fixed"] = Field(
+        "auto",
+        description="Long prompts only on some endpoints: as many as their work needs (`auto`), all that have"
+        " `long_lanes` (`fixed`), or no difference between long and short (`off`).",
+    )
+    long_prompt_tokens: Annotated[int, Whole(2048, 1_000_000)] | None = Field(
+        None,
+        description="A prompt with more uncached tokens than this is long.",
+        json_schema_extra={"x-default": "twice the engine's step budget, else `max_prefill_tokens`"},
+    )
+
+    def described(self, name: str) -> Mapping[str, object]:
+        """The pool as the core's settings have it."""
+        return {
+            "name": name,
+            "model": self.model,
+            "max_total_tokens": self.max_total_tokens or 0,
+            "borrow": self.borrow,
+            "lanes": self.lanes,
+            "long_prompt_tokens": self.long_prompt_tokens or 0,
+        }
 
 
 class Endpoint(Section):
@@ -68,6 +89,9 @@ class Endpoint(Section):
     max_seqs: Annotated[int, Whole(1, 4096)] = Field(64, description="Sequences Forebay keeps outstanding on it.")
     max_prefill_tokens: Annotated[int, Whole(512, 1_000_000)] = Field(
         8192, description="Prompt tokens Forebay keeps outstanding on it that have no first token yet."
+    )
+    long_lanes: Annotated[int, Whole(0, 2)] = Field(
+        1, description="Long prompts without a first token that it may hold. 0: it takes none."
     )
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
         None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True
@@ -102,44 +126,11 @@ class Endpoint(Section):
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
     def described(self) -> types.Endpoint:
-        """The endpoint as the core knows it."""
+        """The endpoint as the core knows it, before it was asked what it is."""
         return types.Endpoint(
-            name=self.name, pools=self.pools, max_seqs=self.max_seqs, max_prefill_tokens=self.max_prefill_tokens
+            name=self.name,
+            pools=self.pools,
+            max_seqs=self.max_seqs,
+            max_prefill_tokens=self.max_prefill_tokens,
+            long_lanes=self.long_lanes,
         )
-
-
-class Critical(Section):
-    """Rank 0, the most urgent class."""
-
-    queue_timeout_s: QueueTimeout = Field(30.0, description=_TIMEOUT)
-    max_queued: MaxQueued = Field(512, description=_QUEUED)
-
-
-class Interactive(Section):
-    """Rank 1."""
-
-    queue_timeout_s: QueueTimeout = Field(30.0, description=_TIMEOUT)
-    max_queued: MaxQueued = Field(5000, description=_QUEUED)
-
-
-class Standard(Section):
-    """Rank 2, the class of a request that names none."""
-
-    queue_timeout_s: QueueTimeout = Field(60.0, description=_TIMEOUT)
-    max_queued: MaxQueued = Field(5000, description=_QUEUED)
-
-
-class Batch(Section):
-    """Rank 3."""
-
-    queue_timeout_s: QueueTimeout = Field(300.0, description=_TIMEOUT)
-    max_queued: MaxQueued = Field(5000, description=_QUEUED)
-
-
-class Classes(Section):
-    """The built-in priority classes, the most urgent first: the position is the rank."""
-
-    critical: Critical = all_defaults(Critical)
-    interactive: Interactive = all_defaults(Interactive)
-    standard: Standard = all_defaults(Standard)
-    batch: Batch = all_defaults(Batch)

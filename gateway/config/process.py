@@ -81,6 +81,14 @@ class Admission(Section):
     drain_grace_s: Annotated[float, Number(1, 3600)] = Field(
         120.0, description="After SIGTERM: what has not ended by then is cut with an error frame."
     )
+    ordering: Literal["by_length", "edf", "fcfs"] = Field(
+        "by_length",
+        description="Within one tenant and class: by urgency, short before long among equals; by urgency alone; or by arrival.",
+    )
+    shed: Literal["auto", "llmd", "off"] = Field(
+        "auto",
+        description="How `sheddable` classes are refused while a pool fills up: from 70 % on; early and steeply, as llm-d does; never.",
+    )
 
 
 class Upstream(Section):
@@ -90,6 +98,9 @@ class Upstream(Section):
         (), description="Client headers passed on to engines beside the built-in few. Protected names are refused."
     )
     probe_s: Annotated[float, Number(0.05, 60)] = Field(2.0, description="Period of the health probes.")
+    scrape_s: Annotated[float, Number(0.05, 60)] = Field(
+        1.0, description="Period in which engines are asked for their metrics, those that have any."
+    )
 
 
 class Retries(Section):

@@ -17,6 +17,7 @@ class Timers:
     upstream_keepalive_s: float  # how long an idle connection to an engine is kept
     stale_socket_s: float  # a reused connection that closes this soon after the write was already dead
     probe_s: float
+    scrape_s: float
     # client side
     first_byte_of_connection_s: float
     head_s: float

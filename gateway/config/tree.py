@@ -1,13 +1,13 @@
 """The whole of forebay.yaml, validated, and what the rest of the program asks of it."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config import process
-from gateway.config.fleet import Classes, Endpoint, Isolation, Model, Pool
+from gateway.config.fleet import Endpoint, Isolation, Model, Pool
 from gateway.config.kinds import Whole
+from gateway.config.scheduling import Affinity, Classes, Length
 from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
 from gateway.config.timers import Timers
 from policies.settings import settings_from
@@ -42,6 +42,8 @@ class Config(Section):
     )
     classes: Classes = all_defaults(Classes)
     admission: process.Admission = all_defaults(process.Admission)
+    affinity: Affinity = all_defaults(Affinity)
+    length: Length = all_defaults(Length)
     upstream: process.Upstream = all_defaults(process.Upstream)
     retries: process.Retries = all_defaults(process.Retries)
     timeouts: process.Timeouts = all_defaults(process.Timeouts)
@@ -54,13 +56,17 @@ class Config(Section):
         scale = self.timeouts.scale
         return settings_from(
             {
-                "pools": {name: {"name": name, "model": pool.model} for name, pool in self.pools.items()},
-                "bands": self._bands(scale),
+                "pools": {name: pool.described(name) for name, pool in self.pools.items()},
+                "bands": self.classes.described(scale),
                 "max_queued": self.admission.max_queued,
                 "max_queued_bytes": self.admission.max_queued_bytes,
                 "max_attempts": self.retries.max_attempts,
                 "seed": seed,
                 "timer_scale": scale,
+                "ordering": self.admission.ordering,
+                "shed": self.admission.shed,
+                "length": self.length.kind,
+                "affinity": self.affinity.described(scale),
             }
         )
 
@@ -77,6 +83,7 @@ class Config(Section):
             "upstream_keepalive_s": engine.upstream_keepalive_s,
             "stale_socket_s": 0.25,
             "probe_s": self.upstream.probe_s,
+            "scrape_s": self.upstream.scrape_s,
             "first_byte_of_connection_s": engine.client_header_s,
             "head_s": engine.client_header_s,
             "keepalive_idle_s": 75.0,
@@ -91,14 +98,3 @@ class Config(Section):
             "drain_grace_s": admission.drain_grace_s,
         }
         return Timers(**{name: seconds * engine.scale for name, seconds in unscaled.items()})
-
-    def _bands(self, scale: float) -> Mapping[str, object]:
-        return {
-            name: {
-                "name": name,
-                "rank": rank,
-                "queue_timeout_s": band.queue_timeout_s * scale,
-                "max_queued": band.max_queued,
-            }
-            for rank, (name, band) in enumerate(self.classes)
-        }

@@ -10,5 +10,5 @@ OPENAI = Engine(
     tokenize_path=None,
     detokenize_path=None,
     metrics_path=None,
-    metric_prefix="",
+    gauges=None,
 )

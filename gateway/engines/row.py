@@ -2,6 +2,23 @@
 
 from dataclasses import dataclass
 
+Source = tuple[str, str]  # a metric and the label that holds the number; "": its value does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """Which metrics tell the load and the size of an engine, by full name.
+
+    Each of `running` and `waiting` is a sum of metrics, `kv_usage` a share of 1. `kv_tokens`: alternatives, the best
+    first; each is a product of numbers. `block_tokens`: tokens of one block of its KV cache.
+    """
+
+    running: tuple[str, ...]
+    waiting: tuple[str, ...]
+    kv_usage: str
+    kv_tokens: tuple[tuple[Source, ...], ...]
+    block_tokens: Source
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
@@ -9,7 +26,7 @@ class Engine:
 
     `keepalive_s`: seconds after which it closes an idle connection, None = unknown (`timeouts.upstream_keepalive_s`
     holds then). `salted_routes`: names of the routes on which it takes `cache_salt`; elsewhere the field is not sent.
-    `metric_prefix`: how its metric names begin, "" = it has no metrics.
+    `gauges` None: it has no metrics.
     """
 
     name: str
@@ -19,4 +36,4 @@ class Engine:
     tokenize_path: str | None
     detokenize_path: str | None
     metrics_path: str | None
-    metric_prefix: str
+    gauges: Gauges | None

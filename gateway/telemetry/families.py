@@ -129,6 +129,21 @@ ENDPOINT_KV = _gauge(
 ENDPOINT_MAX_SEQUENCES = _gauge("forebay_endpoint_max_sequences", "endpoint", "Bound of outstanding sequences.")
 ENDPOINT_MAX_PREFILL = _gauge("forebay_endpoint_max_prefill_tokens", "endpoint", "Bound of outstanding prefill tokens.")
 PROBES = _watched_counter("forebay_probes_total", "endpoint result", "Health probes: good or failed.")
+SCRAPES = _watched_counter(
+    "forebay_scrapes_total",
+    "endpoint result",
+    "Reads of an engine's metrics: good, failed (no answer), invalid (without the figures of its kind of engine).",
+)
+ENDPOINT_STALE = _gauge(
+    "forebay_endpoint_stale",
+    "endpoint",
+    "1 = its metrics have told nothing good for four periods: own counts decide alone.",
+)
+ENGINE_RUNNING = _gauge("forebay_engine_running", "endpoint", "Sequences in the engine's batch, as it says itself.")
+ENGINE_WAITING = _gauge("forebay_engine_waiting", "endpoint", "Sequences in the engine's own queue, as it says itself.")
+ENGINE_KV_USAGE = _gauge(
+    "forebay_engine_kv_usage", "endpoint", "Share of its KV cache in use, as the engine says itself."
+)
 CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."

@@ -1,7 +1,7 @@
 """Gauges over what the core and the probes know: read at every scrape, never kept beside them."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.telemetry import families
@@ -18,6 +18,32 @@ class StandingView(Protocol):
     def probes_good(self) -> int: ...
     @property
     def probes_failed(self) -> int: ...
+
+
+class LoadView(Protocol):
+    """What an engine says of itself."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def kv_usage(self) -> float | None: ...
+
+
+class ReportView(Protocol):
+    """What scrapes have found out about one endpoint."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_metrics(self) -> bool: ...
+    @property
+    def stale(self) -> bool: ...
+    @property
+    def load(self) -> LoadView | None: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
 
 
 def watch_flows(
@@ -56,3 +82,27 @@ def watch_probes(metrics: Metrics, standings: Callable[[], Iterable[tuple[str, S
 
     metrics.watch(families.ENDPOINT_UP, lambda: [((name,), standing.up) for name, standing in standings()])
     metrics.watch(families.PROBES, probes)
+
+
+def watch_engines(metrics: Metrics, reports: Callable[[], Iterable[ReportView]]) -> None:
+    """What engines say of themselves, as long as it is not too old, and how asking them went."""
+
+    def reading(value: Callable[[LoadView], float | None]) -> Callable[[], Reading]:
+        def read() -> Reading:
+            for report in reports():
+                found = value(report.load) if report.load is not None else None
+                if found is not None:
+                    yield (report.name,), found
+
+        return read
+
+    def scrapes() -> Reading:
+        for report in reports():
+            if report.has_metrics:
+                yield from (((report.name, result), count) for result, count in report.counts.items())
+
+    metrics.watch(families.SCRAPES, scrapes)
+    metrics.watch(families.ENDPOINT_STALE, lambda: [((r.name,), r.stale) for r in reports() if r.has_metrics])
+    metrics.watch(families.ENGINE_RUNNING, reading(lambda load: load.running))
+    metrics.watch(families.ENGINE_WAITING, reading(lambda load: load.waiting))
+    metrics.watch(families.ENGINE_KV_USAGE, reading(lambda load: load.kv_usage))

@@ -157,6 +157,7 @@ class Attempt:
         "kv_tokens",
         "load",
         "long",
+        "matched",
         "number",
         "prefill_tokens",
         "reestimates",
@@ -173,6 +174,7 @@ class Attempt:
         self.sequences = sequences
         self.long = False
         self.cached = 0  # prompt tokens expected in its cache
+        self.matched = 0  # those that were sent there before, whatever it has kept
         self.kv_tokens = 0
         self.sent_s = now
         self.answered = False  # its first token was seen

@@ -10,74 +10,17 @@ A guess from what was sent where, corrected by what engines report; it never hol
 4. An endpoint that goes is unknown at once; its blocks are swept away bit by bit, and only then is its bit given again.
 """
 
-from policies.fingerprint import TOKEN_BYTES, block_at, depth_bytes
+from policies.fingerprint import block_at, depth_bytes
 from policies.state.belief import Belief
 from policies.state.lru import BLOCK_BYTES, RUN_BYTES, SHELF_BYTES, Account, Chain, Holdings, Known, Run, clear, mark
+from policies.state.match import Match, Slot
 from policies.types import Affinity, InferenceRequest
 
-STRETCHES = 64  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows
+STRETCHES = 1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
 MOST_HOLDERS = 8  # [o]: who scores more than that many warm endpoints gains nothing
 SWEEP_BLOCKS = 64  # of endpoints that have gone, at each insert
 STALE_RUNS = 2  # looked for at each insert, which makes two at most
 EVICTIONS = 64  # at one insert, beyond the blocks it needs
-
-
-class Slot:
-    """An endpoint in the index."""
-
-    __slots__ = ("belief", "bit", "holdings", "name")
-
-    def __init__(self, name: str, bit: int, holdings: Holdings, belief: Belief) -> None:
-        self.name = name
-        self.bit = bit
-        self.holdings = holdings
-        self.belief = belief
-
-
-class Match:
-    """What one request would find where. To be asked at once: the next insert may change the answer.
-
-    `holders`: endpoints that hold some of it, deepest first; at most 8, in turn where more hold equally much.
-    """
-
-    __slots__ = ("_found", "_prefixes", "_request", "_seconds", "_warm", "holders")
-
-    def __init__(self, prefixes: "Prefixes", request: InferenceRequest, now: float) -> None:
-        self._prefixes = prefixes
-        self._request = request
-        self._seconds = now
-        self._warm, levels = prefixes.levels(request.prefix)
-        self._found = {slot.name: self._tokens(slot, depth) for depth, slots in levels for slot in slots}
-        self.holders = tuple(
-            sorted((name for name, tokens in self._found.items() if tokens), key=self._found.__getitem__, reverse=True)
-        )
-
-    def tokens(self, endpoint: str) -> int:
-        """Tokens of the prompt that were sent there before and not too long ago; before any trust."""
-        known = self._found.get(endpoint)
-        if known is not None or not self._warm:
-            return known or 0
-        slot = self._prefixes.slot(endpoint)
-        if slot is None or not slot.bit & self._warm:
-            return 0
-        known = self._found[endpoint] = self._tokens(slot, slot.holdings.depth(self._request.prefix))
-        return known
-
-    def cached(self, endpoint: str) -> int:
-        """Tokens of the prompt that this endpoint will probably not have to compute."""
-        tokens = self.tokens(endpoint)
-        return int(tokens * self._prefixes.trust(endpoint)) if tokens else 0
-
-    def _tokens(self, slot: Slot, depth: int) -> int:
-        request = self._request
-        since_s = self._seconds - slot.belief.lifetime_s(self._seconds)
-        depth = slot.holdings.fresh(request.prefix, depth, since_s)
-        text_bytes = depth_bytes(depth, self._prefixes.block_tokens)
-        if request.text_bytes and request.prompt_tokens:
-            tokens = text_bytes * request.prompt_tokens // request.text_bytes
-        else:
-            tokens = text_bytes // TOKEN_BYTES
-        return max(0, min(tokens, request.prompt_tokens - 1))
 
 
 class Prefixes:
@@ -119,32 +62,19 @@ class Prefixes:
             self._up &= ~slot.bit
             self._leaving.append(slot)
 
-    def slot(self, endpoint: str) -> Slot | None:
-        return self._slots.get(endpoint)
-
-    def trust(self, endpoint: str) -> float:
-        """Which part of what it was sent this endpoint still had, by its own reports (0..1)."""
-        slot = self._slots.get(endpoint)
-        return slot.belief.trust if slot is not None else 0.0
-
     def match(self, request: InferenceRequest, now: float) -> Match:
-        """Who holds how much of a prompt. O(log blocks) for each of the first few holders."""
-        return Match(self, request, now)
-
-    def levels(self, chain: Chain) -> tuple[int, list[tuple[int, list[Slot]]]]:
-        """The bits of all who hold the first block; and the first few holders by depth in blocks, deepest first."""
+        """Who holds how much of a prompt. A few look-ups for each of the first few holders, however long it is."""
+        chain = request.prefix
         known = self._stretch(chain)
-        warm = known.get(chain[0], 0) & self._up if chain else 0
-        levels: list[tuple[int, list[Slot]]] = []
-        left, depth, room = warm, len(chain), MOST_HOLDERS
-        while left and room > 0:
+        warm = left = known.get(chain[0], 0) & self._up if chain else 0
+        deepest: list[tuple[Slot, int]] = []
+        depth = len(chain)
+        while left and len(deepest) < MOST_HOLDERS:
             depth = self._deepest(known, chain, depth, left)
             here = known[chain[depth - 1]] & left
-            slots = self._some(here, room)
-            levels.append((depth, slots))
+            deepest += [(slot, depth) for slot in self._some(here, MOST_HOLDERS - len(deepest))]
             left &= ~here
-            room -= len(slots)
-        return warm, levels
+        return Match(request, now, self._slots, warm, deepest)
 
     def insert(self, endpoint: str, request: InferenceRequest, now: float) -> None:
         """The request goes to this endpoint, which will hold its prompt. A burst finds its leader so."""
@@ -155,9 +85,7 @@ class Prefixes:
         depth = holdings.depth(chain)
         holdings.use(chain, depth, now, again=True)
         self._forget_stale(slot, now)
-        end = min(len(chain), self._reach(slot))
-        if depth < end:
-            depth = self._room(slot, chain, depth, end)
+        end = self._room(slot, chain, depth, now)
         if depth < end:
             known = self._stretch(chain)
             holdings.add(request.tenant, chain[:end], depth, known, now)
@@ -242,31 +170,37 @@ class Prefixes:
         text_bytes = slot.belief.text_bytes()
         return max(0, blocks if text_bytes is None else min(blocks, block_at(text_bytes, self.block_tokens)))
 
-    def _room(self, slot: Slot, chain: Chain, depth: int, end: int) -> int:
-        """Make room for blocks `depth` to `end`. Returns from where on to add: `end` where there is no room yet."""
+    def _room(self, slot: Slot, chain: Chain, depth: int, now: float) -> int:
+        """Make room for a chain of which `depth` blocks are held. Returns how far it may be held."""
+        end = max(depth, min(len(chain), self._reach(slot)))
         for _ in range(EVICTIONS + end - depth):
-            giver = self._giver(slot, depth, end)
+            giver, blocks = self._giver(slot, depth, end)
             if giver is None:
-                return depth
-            run = giver.holdings.first()
-            if run is not None:
-                self._drop(giver, run, end - depth)
-            depth = slot.holdings.depth(chain)  # the room may have come from its own beginning
-        return end
+                return end
+            run = giver.holdings.first(now)
+            if run is not None and giver is slot and run.start < depth < end and chain[run.start] == run.blocks[0]:
+                end = max(depth, end - blocks)  # nothing is older than its own beginning
+            elif run is not None:
+                self._drop(giver, run, blocks)
+        return depth
 
-    def _giver(self, slot: Slot, depth: int, end: int) -> Slot | None:
-        """Who has to give before this endpoint takes these blocks: itself, one that has too much, or nobody."""
-        more_bytes = (end - depth) * BLOCK_BYTES + RUN_BYTES + SHELF_BYTES
+    def _giver(self, slot: Slot, depth: int, end: int) -> tuple[Slot | None, int]:
+        """Who must give how many blocks before this endpoint takes these: itself, one that has too much, or nobody."""
+        more_bytes = (end - depth) * BLOCK_BYTES + RUN_BYTES + SHELF_BYTES if depth < end else 0
+        over_bytes = slot.holdings.used_bytes + more_bytes - self._part_bytes()
+        if over_bytes > 0:
+            return slot, -(-over_bytes // BLOCK_BYTES)
         text_bytes = slot.belief.text_bytes()
-        if slot.holdings.used_bytes + more_bytes > self._part_bytes():
-            return slot
         if text_bytes is not None:
             more_text = depth_bytes(end, self.block_tokens) - depth_bytes(depth, self.block_tokens)
-            if slot.holdings.text_bytes + more_text > text_bytes:
-                return slot
-        if self._account.used_bytes + more_bytes > self._affinity.index_bytes:
-            return max((*self._slots.values(), *self._leaving), key=lambda other: other.holdings.used_bytes)
-        return None
+            over_text = slot.holdings.text_bytes + more_text - text_bytes
+            if over_text > 0:
+                return slot, -(-over_text // depth_bytes(1, self.block_tokens))
+        over_bytes = self._account.used_bytes + more_bytes - self._affinity.index_bytes
+        if over_bytes > 0:
+            most = max((*self._slots.values(), *self._leaving), key=lambda other: other.holdings.used_bytes)
+            return most, -(-over_bytes // BLOCK_BYTES)
+        return None, 0
 
     def _forget_stale(self, slot: Slot, now: float) -> None:
         before_s = now - slot.belief.lifetime_s(now)

@@ -33,7 +33,8 @@ class Sessions:
 
     def find(self, tenant: str, session: str, now: float) -> Turn | None:
         """The last turn of a session, if it is not too old and its endpoint has been up ever since."""
-        turn = self._tables.get(tenant, {}).get(session)
+        table = self._tables.get(tenant)
+        turn = table.get(session) if table is not None else None
         if turn is None or turn.at_s < now - self._ttl_s or turn.at_s <= self._down.get(turn.endpoint, turn.at_s - 1):
             return None
         return turn
@@ -55,11 +56,11 @@ class Sessions:
         self._down[endpoint] = now
 
     def _prune(self, tenant: str, now: float) -> None:
-        table = self._tables.get(tenant, OrderedDict())
+        table = self._tables[tenant]
         for _ in range(min(PRUNED, len(table))):
             oldest = next(iter(table))
             if table[oldest].at_s >= now - self._ttl_s:
                 return
             del table[oldest]
         if not table:
-            self._tables.pop(tenant, None)
+            del self._tables[tenant]

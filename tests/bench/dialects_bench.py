@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gateway.dialects.answers import error_answer
 from gateway.dialects.call import FieldRules, Target, read, write
+from gateway.dialects.prompt import look
 from gateway.dialects.routes import Dialect, Route, match
 from gateway.dialects.stream import read_body, read_event, watch
 from gateway.dialects.verdict import error_for
@@ -80,6 +81,7 @@ def bodies() -> None:
         call = read(route, body, RULES)
         show(f"read  {name} ({len(body)} bytes)", partial(read, route, body, RULES), number)
         show(f"write {name}", partial(write, call, TARGET), number)
+        show(f"look  {name}", partial(look, call, 64, ("acme", TARGET.salt or "", TARGET.served_as)), number)
 
 
 def events() -> None:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 import pytest
@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway import tasks
 from gateway.admin import Phase, listen, make_app
 from gateway.endpoints.directory import Standing
+from gateway.endpoints.exposition import Load
+from gateway.endpoints.scrape import Facts, Report
 from gateway.telemetry import families
 from gateway.telemetry.histogram import LAG_BOUNDS, Histogram
 from gateway.telemetry.lag import PERIOD_S, sample_lag
@@ -66,6 +68,21 @@ class SomeOperations:
 
     def standings(self) -> list[tuple[str, Standing]]:
         return [("s0", Standing(up=True, probes_good=4)), ("s1", Standing(failures=7, cause="not connected"))]
+
+    def reports(self) -> list[Report]:
+        known = Report(
+            name="s0",
+            has_metrics=True,
+            stale=False,
+            load=Load(running=3, waiting=1, kv_usage=0.25, kv_tokens=534_000, block_tokens=16),
+            load_age_s=0.4,
+            facts=Facts(context_tokens=131_072, kv_tokens=534_000, block_tokens=16),
+            counts={"good": 9, "failed": 0, "invalid": 0},
+        )
+        return [known, replace(known, name="s1", load=None, facts=Facts(), stale=True)]
+
+    def explain(self, request_id: str) -> dict[str, object] | None:
+        return {"request": {"id": request_id}, "steps": []} if request_id == "known" else None
 
     def start_drain(self, by: str) -> None:
         self.drains.append(by)
@@ -154,10 +171,18 @@ async def test_health_shows_phase_counts_and_every_endpoint() -> None:
             {
                 "name": "s0", "up": True, "suspected": False, "failures": 0, "cause": "",
                 "outstanding": {"sequences": 1, "max_seqs": 64, "prefill_tokens": 70, "max_prefill_tokens": 8192},
+                "engine": {
+                    "context_tokens": 131_072, "kv_tokens": 534_000, "block_tokens": 16, "stale": False,
+                    "running": 3, "waiting": 1, "kv_usage": 0.25, "age_s": 0.4,
+                },
             },
             {
                 "name": "s1", "up": False, "suspected": False, "failures": 7, "cause": "not connected",
                 "outstanding": None,
+                "engine": {
+                    "context_tokens": None, "kv_tokens": None, "block_tokens": None, "stale": True,
+                    "running": None, "waiting": None, "kv_usage": None, "age_s": None,
+                },
             },
         ],
     }  # fmt: skip
@@ -171,6 +196,20 @@ async def test_queues_show_flows_endpoints_and_sums() -> None:
     assert flow == {"pool": "short", "tenant": "default", "class": "batch", "queued": 1, "queued_bytes": 500}
     endpoint = {"name": "s0", "up": True, "sequences": 1, "max_seqs": 64, "prefill_tokens": 70}
     assert body == {"queued": 1, "queued_bytes": 500, "endpoints": [{**endpoint, "max_prefill_tokens": 8192}]}
+
+
+async def test_a_request_is_explained_by_its_id_to_whoever_may_read() -> None:
+    async with serving(SomeOperations()) as admin:
+        assert (await admin.ask("/admin/v1/explain/known")).status == 401
+        found = await admin.ask("/admin/v1/explain/known", READ)
+        assert found.json() == {"request": {"id": "known"}, "steps": []}
+        for name in ("other", "a%20b", "a" * 300):
+            missing = await admin.ask(f"/admin/v1/explain/{name}", READ)
+            assert missing.status == 404
+            assert missing.json()["error"]["code"] == "unknown_request"  # type: ignore[index]
+            assert name.encode() not in missing.body
+        assert (await admin.ask("/admin/v1/explain/", READ)).json()["error"]["code"] == "not_found"  # type: ignore[index]
+        assert (await admin.ask("/admin/v1/explain/known", READ, "POST")).status == 405
 
 
 async def test_a_drain_is_asked_for_once_or_more_and_names_who_did() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.config import Config, ConfigErrors, load, read, schema
 from gateway.config.reference import renewed
 from gateway.config.show import show
-from policies.types import Band, Pool
+from policies.types import Affinity, Band, Pool
 
 ROOT = Path(__file__).parents[2]
 SALT = "0123456789abcdef0123456789abcdef"
@@ -282,10 +282,82 @@ def test_every_timer_is_scaled_and_nothing_else() -> None:
 def test_the_core_gets_its_settings() -> None:
     settings = parsed(with_line(3, "retries: {max_attempts: 3}")).settings(seed=7)
     assert settings.pools == {"p": Pool(name="p", model="m")}
-    assert settings.bands["critical"] == Band(name="critical", rank=0, queue_timeout_s=30, max_queued=512)
+    assert settings.bands["critical"] == Band(
+        name="critical",
+        rank=0,
+        queue_timeout_s=30,
+        max_queued=512,
+        slo_ttft_s=0.4,
+        slo_itl_s=0.05,
+        on_late="reject",
+        age_after_s=5,
+    )
+    assert settings.bands["batch"] == Band(
+        name="batch", rank=3, queue_timeout_s=300, max_queued=5000, sheddable=True, age_after_s=120
+    )
     assert [band.rank for band in settings.bands.values()] == [0, 1, 2, 3]
     assert (settings.max_attempts, settings.max_queued_bytes, settings.seed) == (3, 512 * 2**20, 7)
     assert settings.timer_scale == 1
+    assert (settings.ordering, settings.shed, settings.length) == ("by_length", "auto", "learned")
+    assert settings.affinity == Affinity()
+
+
+def test_what_is_set_about_scheduling_reaches_the_core() -> None:
+    text = with_line(7, "  p: {model: m, max_total_tokens: 4096, borrow: [q], lanes: fixed, long_prompt_tokens: 2048}")
+    text = text.replace("endpoints:", "  q: {model: m, lanes: off}\nendpoints:").replace(
+        "[p]}", "[p, q], long_lanes: 0}"
+    )
+    text += """\
+classes:
+  standard: {sheddable: true, on_late: downgrade, age_after_s: 20, slo: {ttft_ms: 500, ttft_per_token_ms: 1, free_tokens: 9}}
+  critical: {slo: {itl_ms: null}}
+admission: {ordering: edf, shed: llmd}
+length: {kind: declared}
+affinity: {block_tokens: 32, index_bytes: 1MiB, ttl_s: 60, max_load_ratio: 2, kv_tiers: 4}
+timeouts: {scale: 0.1}
+"""
+    config = parsed(text)
+    settings = config.settings()
+    assert settings.pools["p"] == Pool(
+        name="p", model="m", max_total_tokens=4096, borrow=("q",), lanes="fixed", long_prompt_tokens=2048
+    )
+    assert settings.pools["q"] == Pool(name="q", model="m", lanes="off")
+    standard = settings.bands["standard"]
+    assert (standard.sheddable, standard.on_late, standard.free_tokens) == (True, "downgrade", 9)
+    times = (standard.slo_ttft_s, standard.slo_itl_s, standard.ttft_per_token_s, standard.age_after_s)
+    assert times == pytest.approx((0.05, 0.01, 0.0001, 2))
+    assert (settings.bands["critical"].slo_ttft_s, settings.bands["critical"].slo_itl_s) == (pytest.approx(0.04), 0)
+    assert (settings.ordering, settings.shed, settings.length) == ("edf", "llmd", "declared")
+    assert settings.affinity == Affinity(
+        block_tokens=32, index_bytes=2**20, ttl_s=pytest.approx(6), max_load_ratio=2, kv_tiers=4
+    )
+    assert config.endpoints[0].described().long_lanes == 0
+
+
+def test_somebody_takes_the_long_prompts_of_every_pool() -> None:
+    text = GOOD.replace("[p]}", "[p], long_lanes: 0}")
+    message = "all its endpoints have long_lanes: 0 and it borrows from none: nobody would take a long prompt"
+    assert errors_of(text) == [f"7:3: pools.p: {message}"]
+    assert errors_of(text.replace("  p: {", "  p: {lanes: fixed, ")) == [f"7:3: pools.p: {message}"]
+    assert parsed(text.replace("  p: {", "  p: {lanes: off, ")).pools["p"].lanes == "off"
+    assert parsed(text.replace("long_lanes: 0", "long_lanes: 1", 1)).endpoints[1].long_lanes == 0
+
+
+def test_a_pool_borrows_only_from_others_of_its_model() -> None:
+    text = """\
+version: 1
+listen: {host: 127.0.0.1}
+models: {m: {context_tokens: 9}, n: {context_tokens: 9}}
+pools:
+  p: {model: m, borrow: [q, r, r]}
+  q: {model: n}
+  r: {model: m}
+endpoints: [{name: e, url: "http://h:1", pools: [p, q, r]}]
+"""
+    assert errors_of(text) == [
+        "5:26: pools.p.borrow[0]: pool 'q' serves another model, 'n'",
+        "5:32: pools.p.borrow[2]: pool 'r' is named twice",
+    ]
 
 
 def test_an_endpoint_keeps_the_pools_it_is_in_in_the_order_of_the_file() -> None:

@@ -71,7 +71,7 @@ def config(
             {"name": f"e{at}", "url": url, "engine": "vllm", "pools": list(map(_pool, names[at])), **(endpoint or {})}
             for at, url in enumerate(urls)
         ],
-        "upstream": {"probe_s": 30},
+        "upstream": {"probe_s": 30, "scrape_s": 30},
         "admission": {"drain_lag_s": 0},
         "timeouts": {"scale": 0.1},
     }

@@ -109,8 +109,17 @@ def test_two_choices_never_take_the_fullest_of_the_drawn() -> None:
 # ---- sgl_cache_aware
 
 
-def test_cache_aware_goes_to_the_holder_above_the_threshold_and_to_the_emptiest_below() -> None:
+def test_cache_aware_goes_to_the_holder_above_the_threshold_and_to_the_smallest_tree_below() -> None:
     one = router("sgl_cache_aware", 2)
+    assert one.place(job(0, "a", 3200), 0) == 0
+    assert one.place(job(1, "b", 1600), 0) == 1
+    assert one.place(job(2, "a", 9600, head_tokens=3200), 0) == 0  # a third matches
+    assert one.place(job(3, "a", 16000, head_tokens=3200), 0) == 1  # a fifth
+    assert one.place(job(4, "c", 160), 0) == 0  # 600 blocks against 1,100
+
+
+def test_in_smg_the_one_with_the_fewest_requests_takes_what_matches_nowhere() -> None:
+    one = router("smg_cache_aware", 2)
     assert one.place(job(0, "a", 320), 0) == 0
     assert one.place(job(1, "b", 320), 0) == 1
     assert one.place(job(2, "a", 960, head_tokens=320), 0) == 0  # a third matches
@@ -130,7 +139,7 @@ def test_cache_aware_gives_up_affinity_when_the_load_is_uneven_in_both_senses() 
     one = router("sgl_cache_aware", 2)
     assert placed(one, [job(n, "a") for n in range(65)]) == [0] * 65  # 65 - 0 > 64 only now
     assert one.place(job(90, "a"), 0) == 1
-    loaded = router("sgl_cache_aware", 2)
+    loaded = router("smg_cache_aware", 2)
     loaded.outstanding = [290, 200]  # type: ignore[attr-defined]
     loaded.place(job(0, "b"), 0)
     loaded.outstanding = [200, 290]  # type: ignore[attr-defined]
@@ -147,7 +156,7 @@ def test_the_last_to_use_a_prefix_is_its_holder() -> None:
 
 
 def test_trees_are_cut_from_their_oldest_leaves_at_the_interval_only() -> None:
-    one = CacheAware(2, Tuning(threshold=0.5, gap=64, ratio=1.5, evict_s=30, tree_blocks=10))
+    one = CacheAware(2, Tuning(threshold=0.5, gap=64, ratio=1.5, evict_s=30, tree_blocks=10, by_tree=False))
     one.place(job(0, "a", 160), 0)
     assert one.place(job(1, "b", 160), 1) == 1
     one.place(job(2, "c", 160), 2)
@@ -271,6 +280,13 @@ def test_least_load_counts_what_it_sent_since_the_look() -> None:
     assert placed(one, [job(0, tokens=600), job(1, tokens=600), job(2, tokens=600)]) == [0, 0, 1]
     one.observed(0, seen(tokens=100), 10)
     assert one.place(job(3), 10) == 0
+
+
+def test_over_http_least_load_takes_every_request_for_1024_tokens() -> None:
+    one = router("smg_least_load_http", 2)
+    one.observed(0, seen(tokens=9000), 0)
+    one.observed(1, seen(kv=0.5), 0)
+    assert placed(one, [job(0, tokens=9000), job(1), job(2)]) == [0, 1, 0]
 
 
 # ---- least_prefill, lmetric

@@ -1,9 +1,9 @@
-"""B4: cache-aware routing over an approximate tree, as in sgl-router and smg (`policies/cache_aware.rs`).
+"""B4: cache-aware routing over an approximate tree, as in sgl-router, vllm-router and smg (`policies/cache_aware.rs`).
 
 - Imbalanced, if the most and the fewest outstanding requests are more than `gap` apart and the most are more than
   `ratio` times the fewest: the engine with the fewest.
 - Otherwise, if more than `threshold` of the prompt matches the tree: the engine that last used the deepest match.
-- Otherwise the engine with the fewest requests (sgl-router before smg took the smallest tree).
+- Otherwise the engine with the smallest tree, which balances prompt tokens; in smg the one with the fewest requests.
 - The prompt goes into the chosen engine's tree in any case. Every `evict_s`, each engine's tree loses its longest
   unused leaves beyond `tree_blocks`.
 - Ties go to the first engine, as they do there.
@@ -11,7 +11,7 @@
 The tree there is made of characters, here of 16-token blocks: a match is counted short by less than one block.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.sim.router import Job
 from loadgen.sim.routers.counting import Blind
@@ -23,16 +23,18 @@ _BLOCK_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The options of the router; `tree_blocks` for each engine."""
+    """The options of the router; `tree_blocks` for each engine. `by_tree`: without a match the smallest tree wins."""
 
     threshold: float
     gap: int
     ratio: float
     evict_s: float
     tree_blocks: int
+    by_tree: bool = True
 
 
 CLI_DEFAULTS = Tuning(threshold=0.3, gap=64, ratio=1.5, evict_s=120.0, tree_blocks=(1 << 26) // _BLOCK_BYTES)
+SMG_DEFAULTS = replace(CLI_DEFAULTS, by_tree=False)
 STRUCT_DEFAULTS = Tuning(threshold=0.5, gap=32, ratio=1.1, evict_s=30.0, tree_blocks=10_000 // _BLOCK_BYTES)
 
 
@@ -50,16 +52,16 @@ class CacheAware(Blind):
         self._evict(now)
         most, fewest = max(self.outstanding), min(self.outstanding)
         imbalanced = most - fewest > self._tuning.gap and most > self._tuning.ratio * fewest
-        holder = None if imbalanced else self._holder(job)
-        engine = self.outstanding.index(fewest) if holder is None else holder
+        engine = self.outstanding.index(fewest) if imbalanced else self._by_prefix(job)
         self._trees[engine].remember(job.hashes, now)
         return engine
 
-    def _holder(self, job: Job) -> int | None:
+    def _by_prefix(self, job: Job) -> int:
         known = [tree.known(job.hashes) for tree in self._trees]
         deepest = max(known)
         if deepest * _BLOCK_TOKENS <= self._tuning.threshold * job.prompt_tokens:
-            return None
+            loads = [len(tree) for tree in self._trees] if self._tuning.by_tree else self.outstanding
+            return loads.index(min(loads))
         end = job.hashes[deepest - 1]
         holders = [engine for engine, count in enumerate(known) if count == deepest]
         return max(holders, key=lambda engine: self._trees[engine].last_use(end))

@@ -1,0 +1,173 @@
+"""What of a body is the prompt, and how it begins: the facts by which requests are compared and kept together.
+
+Nothing is rendered or decoded. Raw slices of the body stand for the text, in the order in which engines render it:
+tools, system, messages. A list without its closing bracket is the beginning of the same list with a message more, and
+a client spells the same messages the same way each turn, so equal prompts begin with equal bytes; role marks are in
+them. A client that changes its spelling between turns loses its prefix and nothing else. Media are their own digest.
+
+Token ids are decoded, since their blocks are numbers of ids: at most `IDS_BYTES` of them, which takes under 1 ms.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from gateway.dialects.call import Call
+from gateway.dialects.routes import Kind
+from gateway.dialects.values import Fields
+from policies import fingerprint
+
+IDS_BYTES = 128 * 1024
+SAMPLE_BYTES = 256
+CODE_SHARE = 1 / 25  # one of these characters in 200 is in prose, in code one in 4 to 16
+CJK_SHARE = 1 / 2
+
+# The fields of a prompt in render order; the last one there grows from turn to turn.
+_ORDER: Mapping[str, tuple[str, ...]] = {
+    "chat": ("tools", "functions", "messages"),
+    "completions": ("prompt",),
+    "responses": ("tools", "instructions", "input"),
+    "messages": ("tools", "system", "messages"),
+    "embeddings": ("messages", "input"),
+    "rerank": ("query", "documents"),
+    "score": ("queries", "text_1", "data_1", "items", "documents", "text_2", "data_2"),
+}
+_GENERATE = Kind.GENERATE
+_TEXT_OPENS = (b"{", b'"')
+_IDS = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
+_ROLE = re.compile(rb'"role"\s*:\s*"(\w*)"').match
+_SYSTEM = (b"system", b"developer")
+_ALL = bytes(range(256))
+_ALL_BUT_CODE = _ALL.translate(None, b"{}[]()<>=;")
+_ALL_BUT_CJK = _ALL[:0xE3] + _ALL[0xEE:]  # the first of three bytes: U+3000 to U+DFFF
+_decode_ids = msgspec.json.Decoder(list[int]).decode
+
+# Fields that may fix the form of an answer, that always do, that force a tool, and that say how long to think.
+_FORMATS = ("response_format", "text", "output_config")
+_GRAMMARS = (
+    "structured_outputs", "json_schema", "regex", "ebnf",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
+_TOOLS = ("tool_choice", "function_call")
+_EFFORTS = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
+_SHAPES = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
+
+
+class Prompt(NamedTuple):
+    """What is known of a prompt. `exact_tokens` 0: it is no list of token ids. `kind`: text, code or cjk.
+
+    `shape` begins with `schema` or `tool` where that fixes the form of the answer. `chain` and `head` as in
+    policies.fingerprint; none where nothing is generated, for then nothing follows.
+    """
+
+    exact_tokens: int
+    kind: str
+    shape: str
+    chain: tuple[int, ...]
+    head: int
+
+
+def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
+    """Look at the prompt of a call. `domain`: the tenant, the salt of its caches, the engine's name of the model."""
+    fields, route = call.fields, call.route
+    shape = "" if _SHAPES.isdisjoint(fields) else _shape(fields)
+    parts = [bytes(fields[name]) for name in _ORDER.get(route.name, ()) if name in fields]
+    if not parts:
+        return Prompt(0, "text", shape, (), 0)
+    last = parts[-1]
+    generates = route.kind is _GENERATE
+    if last[1:2] not in _TEXT_OPENS and _IDS(last):
+        chain = _of_ids(last, block_tokens, _seeds(domain)[0]) if generates else ()
+        return Prompt(last.count(b",") + 1, "text", shape, chain, 0)
+    kind = _kind(last)
+    if not generates:
+        return Prompt(0, kind, shape, (), 0)
+    parts[-1] = last = _open(last)
+    salted, plain = _seeds(domain)
+    chain = fingerprint.chain(parts, block_tokens, salted)
+    parts[-1] = last[: _system_bytes(last) if route.name != "completions" else _template_bytes(last)]
+    return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
+
+
+def _open(raw: bytes) -> bytes:
+    """A list or a string as it may go on in the next turn."""
+    return raw[:-1].rstrip() if raw[:1] == b"[" else raw[:-1]
+
+
+def _kind(raw: bytes) -> str:
+    """By the middle of the text; a character that is escaped takes six bytes."""
+    start = max(0, (len(raw) - SAMPLE_BYTES) // 2)
+    sample = raw[start : start + SAMPLE_BYTES]
+    if not sample.isascii() or b"\\u" in sample:
+        wide = 3 * len(sample.translate(None, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
+        if wide > CJK_SHARE * len(sample):
+            return "cjk"
+    return "code" if len(sample.translate(None, _ALL_BUT_CODE)) > CODE_SHARE * len(sample) else "text"
+
+
+def _shape(fields: Fields) -> str:
+    return " ".join(sorted(_shapes(fields), reverse=True))  # tool, schema, effort
+
+
+def _shapes(fields: Fields) -> Iterator[str]:
+    for name in _SHAPES & fields.keys():
+        raw = bytes(fields[name])
+        if raw == b"null":
+            continue
+        if name in _GRAMMARS or (name in _FORMATS and b'"json_' in raw):
+            yield f"schema:{_digest(raw)}"
+        elif name in _TOOLS and b'"auto"' not in raw and b'"none"' not in raw:
+            yield f"tool:{_digest(raw)}"
+        elif name in _EFFORTS or name == "output_config":
+            yield f"effort:{_digest(raw)}"
+
+
+def _digest(raw: bytes) -> str:
+    return xxhash.xxh3_64_hexdigest(raw)
+
+
+@lru_cache(maxsize=4096)  # beyond it only speed is lost
+def _seeds(domain: tuple[str, str, str]) -> tuple[int, int]:
+    """Of chains, and of heads: these must be the same after a restart, with another salt."""
+    tenant, salt, model = domain
+    return fingerprint.seed(salt, model), fingerprint.seed(tenant, model)
+
+
+def _of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
+    """The chain of a list of ids, or of the first of several lists."""
+    begin, end = raw.rfind(b"[", 0, 64), raw.find(b"]")
+    if end > IDS_BYTES:
+        end = raw.rfind(b",", begin, IDS_BYTES)
+    try:
+        return fingerprint.chain_of_ids(_decode_ids(raw[begin:end] + b"]"), block_tokens, seed)
+    except ValueError:  # numbers that are no ids: the engine will say so
+        return ()
+
+
+def _template_bytes(text: bytes) -> int:
+    """A prompt without roles may begin with a template, if it is long enough."""
+    return fingerprint.HEAD_BYTES if len(text) >= fingerprint.HEAD_BYTES else 0
+
+
+def _system_bytes(messages: bytes) -> int:
+    """Where the system messages at the beginning of a list end; 0 without any.
+
+    Quotes in text are escaped, so the bytes `"role"` stand only where a role is told, or a string is just that word.
+    """
+    end = 0
+    if messages[:1] != b"[":
+        return end
+    at = messages.find(b'"role"', 0, fingerprint.HEAD_BYTES)
+    while at >= 0:
+        role = _ROLE(messages, at)
+        if role is not None and role[1] not in _SYSTEM:
+            begins_here = messages[:at].rstrip().endswith(b"{")
+            return at if end and begins_here else end
+        if role is not None:
+            end = role.end()
+        at = messages.find(b'"role"', at + 1, fingerprint.HEAD_BYTES)
+    return len(messages) if end else 0

@@ -1,0 +1,250 @@
+"""What engines say of themselves: one task per endpoint that reads its model list once and its metrics again and again.
+
+Only while the endpoint is up. The model list is asked until it is answered, anew after each return; metrics every
+`every_s` ± 10 %, so that many gateways do not ask in step. A page is parsed as it arrives and never held, so that none
+of any size stalls the loop. What fails, is late, or is no number, is no news: `on_load` is called with good figures only,
+and an endpoint without any for `STALE_PERIODS` is stale. Nothing here counts as load or as a sign of health.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import aiohttp
+import msgspec
+
+from gateway import tasks
+from gateway.endpoints.exposition import Exposition, Load, NotMetrics, load, wanted
+from gateway.engines.row import Gauges
+
+STALE_PERIODS = 4  # scheduling.md 5
+TIMEOUT_S = 0.5  # engines.md 5
+PIECE_BYTES = 64 * 1024
+PAGE_BYTES = 8 * 1024 * 1024
+MODELS_BYTES = 1024 * 1024
+RESULTS = ("good", "failed", "invalid")
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTarget:
+    """Where one endpoint is asked: `url` without a path, `served_as` the models it should have by its own names.
+
+    `metrics_path` and `gauges` None: it has no metrics. `api_key` is the endpoint's own, None for none.
+    """
+
+    name: str
+    url: str
+    served_as: frozenset[str]
+    metrics_path: str | None
+    gauges: Gauges | None
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What an endpoint is, as far as it told; 0 = not known. `context_tokens`: the longest of its models' contexts."""
+
+    context_tokens: int = 0
+    kv_tokens: int = 0
+    block_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One endpoint as it presents itself. `load` None: nothing is known that is not too old. `counts` by `RESULTS`."""
+
+    name: str
+    has_metrics: bool
+    stale: bool
+    load: Load | None
+    load_age_s: float
+    facts: Facts
+    counts: Mapping[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Scraped:
+    """What one endpoint has told since `up_s`. `load` is the last good one, of `load_s`; both times are monotonic."""
+
+    facts: Facts = Facts()
+    load: Load | None = None
+    load_s: float = 0.0
+    up_s: float = 0.0
+    asked: bool = False
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
+    up: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Model(msgspec.Struct):
+    id: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+_read_models = msgspec.json.Decoder(_Models).decode
+
+
+class Scraper:
+    """Asks all targets from `start` to `close`. Times in seconds; `scale` multiplies the fixed ones (tests).
+
+    `on_load` is called with every good page, `on_facts` when an endpoint turns out to be another than was known.
+    """
+
+    def __init__(self, targets: Iterable[ScrapeTarget], *, every_s: float, scale: float = 1.0) -> None:
+        self.on_load: Callable[[str, float, Load], None] = lambda name, seen_s, load: None
+        self.on_facts: Callable[[str, Facts], None] = lambda name, facts: None
+        self._targets = tuple(targets)
+        self._every_s = every_s
+        self._timeout_s = min(every_s, TIMEOUT_S * scale)
+        self._random = random.Random()
+        self._scraped = {target.name: _Scraped() for target in self._targets}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closing = False
+
+    def start(self) -> None:
+        """Begin to ask whoever is up. Needs a running loop."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=30),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            auto_decompress=False,
+        )
+        self._tasks = [tasks.start(self._watch(target), f"scrape {target.name}") for target in self._targets]
+
+    async def close(self) -> None:
+        """End every task, also one whose engine hangs."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self._session.close()
+
+    def up(self, name: str) -> None:
+        """An endpoint can be asked now: it may be a new process at the old address."""
+        scraped = self._scraped[name]
+        scraped.facts, scraped.load, scraped.asked = Facts(), None, False
+        scraped.up_s = time.monotonic()
+        scraped.up.set()
+
+    def down(self, name: str) -> None:
+        """An endpoint is not to be asked."""
+        scraped = self._scraped[name]
+        scraped.load = None
+        scraped.up.clear()
+
+    def reports(self) -> Iterator[Report]:
+        """What is known of each endpoint now."""
+        now_s = time.monotonic()
+        for target in self._targets:
+            scraped = self._scraped[target.name]
+            since_s = max(scraped.load_s, scraped.up_s)
+            stale = scraped.up.is_set() and now_s - since_s > STALE_PERIODS * self._every_s
+            yield Report(
+                name=target.name,
+                has_metrics=target.gauges is not None,
+                stale=stale and target.gauges is not None,
+                load=None if stale else scraped.load,
+                load_age_s=now_s - scraped.load_s,
+                facts=scraped.facts,
+                counts=scraped.counts,
+            )
+
+    async def _watch(self, target: ScrapeTarget) -> None:
+        loop, scraped = asyncio.get_running_loop(), self._scraped[target.name]
+        while not self._closing:  # aiohttp takes a cancel at the very moment of its own timeout for that timeout
+            await scraped.up.wait()
+            began_s = loop.time()
+            if not scraped.asked:
+                await self._ask_models(target, scraped)
+            elif target.gauges is None:
+                scraped.up.clear()  # nothing more to ask until it has been away
+            if target.gauges is not None and not self._closing:
+                await self._scrape(target, target.gauges, scraped)
+            await asyncio.sleep(began_s + self._every_s * self._random.uniform(0.9, 1.1) - loop.time())
+
+    async def _ask_models(self, target: ScrapeTarget, scraped: _Scraped) -> None:
+        """Read how long its models' contexts are. An engine that has no such list is not asked again."""
+        try:
+            async with self._get(target, "/v1/models") as answer:
+                body = await _whole(answer)
+        except _NO_ANSWER:
+            return
+        if self._closing or not scraped.up.is_set() or answer.status >= 500:
+            return
+        scraped.asked = True
+        lengths = _contexts(body, target.served_as) if answer.status == 200 else []
+        self._learn(target.name, scraped, replace(scraped.facts, context_tokens=max(lengths, default=0)))
+
+    async def _scrape(self, target: ScrapeTarget, gauges: Gauges, scraped: _Scraped) -> None:
+        began_s, seen, result = time.monotonic(), None, "failed"
+        try:
+            page = await self._page(target, wanted(gauges))
+            seen = load(page, gauges)
+            result = "good" if seen is not None else "invalid"
+        except NotMetrics:
+            result = "invalid"
+        except _NO_ANSWER:
+            pass
+        if self._closing or not scraped.up.is_set():
+            return
+        scraped.counts[result] += 1
+        if seen is not None:
+            self._take(target.name, scraped, began_s, seen)
+
+    def _take(self, name: str, scraped: _Scraped, seen_s: float, seen: Load) -> None:
+        scraped.load, scraped.load_s = seen, seen_s
+        self._learn(name, scraped, replace(scraped.facts, kv_tokens=seen.kv_tokens, block_tokens=seen.block_tokens))
+        self.on_load(name, seen_s, seen)
+
+    def _learn(self, name: str, scraped: _Scraped, facts: Facts) -> None:
+        if facts != scraped.facts:
+            scraped.facts = facts
+            self.on_facts(name, facts)
+
+    async def _page(self, target: ScrapeTarget, names: frozenset[str]) -> Exposition:
+        page, left = Exposition(names), PAGE_BYTES
+        async with self._get(target, target.metrics_path or "") as answer:
+            if answer.status != 200:
+                raise aiohttp.ClientError(f"status {answer.status}")
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                left -= len(piece)
+                if left < 0:
+                    raise NotMetrics
+                page.feed(piece)
+        page.close()
+        return page
+
+    @asynccontextmanager
+    async def _get(self, target: ScrapeTarget, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"accept-encoding": "identity"}  # vLLM compresses its metrics for whoever takes that
+        if target.api_key:
+            headers["authorization"] = f"Bearer {target.api_key}"
+        async with self._session.get(target.url + path, headers=headers, allow_redirects=False) as answer:
+            yield answer
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, if it is of a sane size."""
+    body = b""
+    async for piece in answer.content.iter_chunked(PIECE_BYTES):
+        body += piece
+        if len(body) > MODELS_BYTES:
+            raise ValueError("a model list without end")
+    return body
+
+
+def _contexts(body: bytes, served_as: frozenset[str]) -> list[int]:
+    """The context lengths a model list tells of the models in question."""
+    try:
+        models: _Models = _read_models(body)
+    except msgspec.MsgspecError:
+        return []
+    return [model.max_model_len for model in models.data if model.id in served_as and model.max_model_len]

@@ -1,0 +1,249 @@
+"""Scrapes against real sockets: engines that tell their load, nonsense, nothing, or only for a while."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from gateway import tasks
+from gateway.endpoints.exposition import Load
+from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
+from gateway.engines import ENGINES
+from loadgen.engine_server.server import SimulatedEngine
+from tests.gateway.test_exposition import VLLM_LOAD, VLLM_PAGE
+from tests.loadgen.simulated import simulated
+
+EVERY_S = 0.05
+MODELS = json.dumps({"object": "list", "data": [{"id": "base", "max_model_len": 4096}, {"id": "lora"}]}).encode()
+HANG = (0, b"")
+
+
+class Engine:
+    """Answers each path with what `pages` holds for it then. `heads`: the requests seen."""
+
+    def __init__(self) -> None:
+        self.pages: dict[bytes, tuple[int, bytes]] = {b"/metrics": (200, VLLM_PAGE), b"/v1/models": (200, MODELS)}
+        self.heads: list[bytes] = []
+        self.open = 0
+        self.port = 0
+
+    def asked(self, path: bytes) -> int:
+        return sum(head.startswith(b"GET %b " % path) for head in self.heads)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+            status, body = self.pages.get(self.heads[-1].split(b" ")[1], (404, b""))
+            if status:
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
+                await writer.drain()
+            else:
+                await reader.read()  # until the scraper gives up
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self.open -= 1
+            writer.close()
+
+
+class Scraping:
+    """A scraper over one engine, and what it was told."""
+
+    def __init__(self, target: ScrapeTarget, every_s: float) -> None:
+        self.scraper = Scraper([target], every_s=every_s)
+        self.loads: list[Load] = []
+        self.facts: list[Facts] = []
+        self.scraper.on_load = lambda name, seen_s, load: self.loads.append(load)
+        self.scraper.on_facts = lambda name, facts: self.facts.append(facts)
+
+    @property
+    def report(self) -> Report:
+        (report,) = self.scraper.reports()
+        return report
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def target_of(port: int, engine: str = "vllm", served_as: str = "base") -> ScrapeTarget:
+    row = ENGINES[engine]
+    return ScrapeTarget(
+        name="e",
+        url=f"http://127.0.0.1:{port}",
+        served_as=frozenset({served_as}),
+        metrics_path=row.metrics_path,
+        gauges=row.gauges,
+        api_key="k",
+    )
+
+
+@asynccontextmanager
+async def scraping(target: ScrapeTarget, every_s: float = EVERY_S) -> AsyncIterator[Scraping]:
+    before = tasks.running()
+    made = Scraping(target, every_s)
+    made.scraper.start()
+    try:
+        yield made
+    finally:
+        await made.scraper.close()
+        assert tasks.running() == before
+
+
+@asynccontextmanager
+async def engine() -> AsyncIterator[Engine]:
+    made = Engine()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+        await until(lambda: made.open == 0)
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_an_engine_is_asked_while_it_is_up_and_only_then() -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        await asyncio.sleep(3 * EVERY_S)
+        assert not one.heads
+        made.scraper.up("e")
+        await until(lambda: len(made.loads) >= 3)
+        assert set(made.loads) == {VLLM_LOAD}
+        assert made.report.load == VLLM_LOAD
+        assert made.report.counts["good"] >= 3
+        made.scraper.down("e")
+        await asyncio.sleep(EVERY_S)
+        seen = len(one.heads)
+        await asyncio.sleep(3 * EVERY_S)
+        assert len(one.heads) == seen
+        assert made.report.load is None
+        assert not made.report.stale
+
+
+async def test_what_an_engine_is_becomes_known_once_and_anew_after_each_return() -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        made.scraper.up("e")
+        await until(lambda: len(made.loads) >= 3)
+        assert made.facts == [Facts(context_tokens=4096), Facts(context_tokens=4096, kv_tokens=32_000, block_tokens=16)]
+        assert one.asked(b"/v1/models") == 1
+        made.scraper.down("e")
+        one.pages[b"/v1/models"] = (200, MODELS.replace(b"4096", b"8192"))
+        made.scraper.up("e")
+        await until(lambda: len(made.facts) == 4)
+        assert made.facts[-1] == Facts(context_tokens=8192, kv_tokens=32_000, block_tokens=16)
+        one.pages[b"/metrics"] = (200, VLLM_PAGE.replace(b'"1000"', b'"500"'))
+        await until(lambda: made.facts[-1].kv_tokens == 16_000)
+
+
+async def test_a_scrape_asks_for_plain_bytes_with_the_endpoints_key() -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        made.scraper.up("e")
+        await until(lambda: bool(made.loads))
+        head = one.heads[-1].lower()
+        assert head.startswith(b"get /metrics http/1.1")
+        assert b"accept-encoding: identity\r\n" in head
+        assert b"authorization: bearer k\r\n" in head
+
+
+@pytest.mark.parametrize(
+    ("page", "result"),
+    [
+        ((404, b""), "failed"),
+        ((500, b""), "failed"),
+        (HANG, "failed"),
+        ((200, b""), "invalid"),
+        ((200, b"<html>"), "invalid"),
+        ((200, VLLM_PAGE.replace(b" 3.0", b" NaN")), "invalid"),
+        ((200, VLLM_PAGE.replace(b"num_requests_waiting{", b"queued{")), "invalid"),
+        ((200, b"x" * 100_000), "invalid"),
+        ((302, b""), "failed"),
+    ],
+)
+async def test_what_is_no_load_is_no_news_and_the_endpoint_stale_until_there_is_one(
+    page: tuple[int, bytes], result: str
+) -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        made.scraper.up("e")
+        await until(lambda: bool(made.loads))
+        one.pages[b"/metrics"] = page
+        await until(lambda: made.report.counts[result] > 0)
+        heard = len(made.loads)
+        await until(lambda: made.report.stale)
+        assert len(made.loads) == heard
+        assert made.report.load is None
+        one.pages[b"/metrics"] = (200, VLLM_PAGE)
+        await until(lambda: len(made.loads) > heard)
+        assert not made.report.stale
+        assert made.report.load == VLLM_LOAD
+
+
+async def test_nobody_listening_is_a_failed_scrape() -> None:
+    async with scraping(replace(target_of(1), url="http://127.0.0.1:1")) as made:
+        made.scraper.up("e")
+        await until(lambda: made.report.counts["failed"] > 1 and made.report.stale)
+        assert not made.facts
+
+
+async def test_an_engine_without_metrics_is_asked_for_its_models_and_never_stale() -> None:
+    async with engine() as one, scraping(target_of(one.port, "openai")) as made:
+        made.scraper.up("e")
+        await until(lambda: made.facts == [Facts(context_tokens=4096)])
+        await asyncio.sleep(6 * EVERY_S)
+        assert len(one.heads) == 1
+        assert not made.report.stale
+        assert not made.report.has_metrics
+
+
+@pytest.mark.parametrize(
+    "models", [(404, b""), (200, b"[]"), (200, b'{"data":[{"id":"base","max_model_len":"4k"}]}'), (200, b'{"data":[]}')]
+)
+async def test_a_model_list_that_tells_nothing_is_asked_for_once(models: tuple[int, bytes]) -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        one.pages[b"/v1/models"] = models
+        made.scraper.up("e")
+        await until(lambda: len(made.loads) >= 3)
+        assert one.asked(b"/v1/models") == 1
+        assert made.facts == [Facts(kv_tokens=32_000, block_tokens=16)]
+
+
+async def test_a_model_list_that_does_not_come_is_asked_for_again() -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        one.pages[b"/v1/models"] = (503, b"")
+        made.scraper.up("e")
+        await until(lambda: one.asked(b"/v1/models") >= 2)
+        one.pages[b"/v1/models"] = (200, MODELS)
+        await until(lambda: made.report.facts.context_tokens == 4096)
+
+
+async def test_the_simulated_engine_tells_what_it_is_and_what_it_does() -> None:
+    async with simulated() as simulator:
+        assert isinstance(simulator, SimulatedEngine)
+        async with scraping(target_of(simulator.port, served_as=simulator.model_name)) as made:
+            made.scraper.up("e")
+            await until(lambda: made.report.load is not None)
+            facts, load = made.report.facts, made.report.load
+    assert facts.context_tokens == 8192
+    assert facts.kv_tokens > 100_000
+    assert facts.block_tokens == 16
+    assert load == Load(running=0, waiting=0, kv_usage=0.0, kv_tokens=facts.kv_tokens, block_tokens=16)
+
+
+async def test_a_large_page_does_not_stall_the_loop() -> None:
+    many = b"".join(b'vllm:e2e_bucket{engine="0",le="%d",model_name="m"} 1.0\n' % at for at in range(20_000))
+    async with engine() as one, scraping(target_of(one.port), every_s=0.5) as made:
+        one.pages[b"/metrics"] = (200, many + VLLM_PAGE)
+        made.scraper.up("e")
+        loop, late = asyncio.get_running_loop(), [0.0]
+        while not made.loads:
+            began = loop.time()
+            await asyncio.sleep(0.001)
+            late.append(loop.time() - began - 0.001)
+    assert made.loads == [VLLM_LOAD]
+    assert sorted(late)[-2] < 0.05  # the engine and its page live in this loop too
