@@ -224,6 +224,13 @@ def test_shipped_fleets_read(name: str) -> None:
         assert 0.004 < known.decode_s < 0.03
 
 
+def test_a_fleet_may_be_of_sglang() -> None:
+    fleet = mini(variant="sglang", chunked_prefill_size=4096)
+    assert fleets.members(fleet)[0].endpoint().max_prefill_tokens == 4096
+    totals = run(arm(fleet=fleet), 3).report.totals
+    assert totals.ok == totals.offered > 200
+
+
 def test_a_run_can_be_stopped_on_the_way() -> None:
     seen: list[int] = []
 
