@@ -88,7 +88,8 @@ class _Command:
             arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in self._arms
         }
         if self._options.json:
-            self._json(ran, {router: side_by_side.as_json(runs) for router, runs in reports.items()})
+            arms = {router: side_by_side.as_json(runs) for router, runs in reports.items()}
+            self._json(ran, side_by_side.compared(arms, reports))
         else:
             output.tables(self._given.scenario, reports)
         return _exit_code(next(iter(reports.values())))
