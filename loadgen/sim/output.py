@@ -18,6 +18,7 @@ from loadgen.sim.arm import Ran
 from loadgen.sim.search import CLOSE, CONFIRMED_BY, Found
 
 SCHEMA = "forebay.report/1"
+LEAST_WIDTH = 120  # of the tables; a narrower terminal wraps
 _PLAIN_WIDTH = 140  # without a terminal
 
 Reports = Mapping[str, Sequence[RunReport]]
@@ -111,4 +112,5 @@ def run_block(began_s: float, ran: Sequence[Ran]) -> dict[str, object]:
 
 def _page() -> Console:
     page = Console()
-    return page if page.is_terminal else Console(width=_PLAIN_WIDTH)
+    width = max(page.width, LEAST_WIDTH) if page.is_terminal else _PLAIN_WIDTH
+    return Console(width=width)
