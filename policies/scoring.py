@@ -33,7 +33,12 @@ def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:
 
 def cost(load: Load, ticket: Ticket) -> float:
     """The lower the better."""
-    return (load.prefill_tokens + ticket.uncached(load.name) + 1) / load.speed * (load.sequences + load.foreign + 1) / load.room_seqs
+    return (
+        (load.prefill_tokens + ticket.uncached(load.name) + 1)
+        / load.speed
+        * (load.sequences + load.foreign + 1)
+        / load.room_seqs
+    )
 
 
 def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, ratio: float) -> Sequence[Load]:
