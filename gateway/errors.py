@@ -161,6 +161,9 @@ ROWS: Mapping[Reason, Row] = {
     ),
     Reason.OVERLOADED: Row(503, _BUSY, _DRAIN, "The service is overloaded.", _POLICY, anthropic_status=529),
     Reason.QUEUE_TIMEOUT: Row(503, _BUSY, _DRAIN, "No engine became free in time.", _POLICY, anthropic_status=529),
+    Reason.EVICTED: Row(
+        503, _BUSY, _DRAIN, "No engine can be in time.", _POLICY, code="overloaded", anthropic_status=529
+    ),
     Reason.BACKEND_SATURATED: Row(
         503, _BUSY, _ENGINES, "All engines of this model are full.", _UPSTREAM, anthropic_status=529
     ),

@@ -15,7 +15,7 @@ from policies.types import Band, InferenceRequest, Settings
 
 
 class Assessing:
-    """Reads the books, and changes nothing in them but the tickets it makes."""
+    """Reads the books; makes tickets, and counts what they ask for."""
 
     def __init__(self, books: Books, lengths: Lengths | None) -> None:
         self._books = books
@@ -51,6 +51,7 @@ class Assessing:
         if len(queues) > 1:
             ticket.pool = pool.choose(queues, ticket, lengths)
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
+        ticket.pool.work.came(ticket.weight, ticket.long)
         ticket.due_s = ordering.due_s(band, request.arrived_s, ticket.tokens)
         ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
         return ticket

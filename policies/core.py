@@ -11,6 +11,7 @@ The same events at the same times give the same decisions, in any process (`fore
 
 from random import Random
 
+from policies import lanes
 from policies.assessing import Assessing, expiry
 from policies.decisions import Decision, Reason
 from policies.eligibility import GIVEN_UP, may_go_again
@@ -43,7 +44,7 @@ __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "Totals"]
 
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
-SIGHTS_KEPT = 4.0  # scrape periods after which an engine's own figures are too old
+SWEEP_S = 1.0  # between looks at what changes slowly
 
 
 class Core:
@@ -57,6 +58,7 @@ class Core:
         self._books = Books()
         self._placing = Placing(self._books)
         self._assessing = Assessing(self._books, lengths)
+        self._sweep_s = 0.0
 
     # ---- in
 
@@ -67,6 +69,8 @@ class Core:
         out: list[Decision] = []
         if self._books.timers.may_be_due(now):
             self._fire(now, out)
+        if now >= self._sweep_s:
+            self._sweep(now)
         decision = self._take(event, now)
         if decision is not None:
             out.append(decision)
@@ -148,11 +152,13 @@ class Core:
         if ticket.request.streamed:
             attempt.load.learn(attempt.tokens, attempt.sent_s, now)
             ticket.pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
-        self._prefilled(ticket, attempt)
+        self._prefilled(ticket, attempt, now)
         self._reestimate(ticket, attempt, now)
 
-    def _prefilled(self, ticket: Ticket, attempt: Attempt) -> None:
+    def _prefilled(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         self._books.timers.cancel(ticket)
+        if attempt.long:
+            ticket.pool.work.held(now - attempt.sent_s)
         if attempt.release_prefill():
             self._placing.freed(attempt.load)
 
@@ -230,7 +236,7 @@ class Core:
             if attempt is None:
                 self._waited(ticket, now, out)
             elif attempt.prefill_tokens:
-                self._prefilled(ticket, attempt)
+                self._prefilled(ticket, attempt, now)
                 self._reestimate(ticket, attempt, now)
             else:
                 self._longer_than_thought(ticket, attempt, now)
@@ -260,6 +266,14 @@ class Core:
         queued = [ticket for queue in self._books.pools.values() for ticket in queue.waiting()]
         out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queued)
         self._placing.serve(now, out)
+
+    def _sweep(self, now: float) -> None:
+        self._sweep_s = now + SWEEP_S
+        for load in self._books.loads.values():
+            load.forget_stale_sight(now)
+        for queue in self._books.pools.values():
+            if lanes.look_after(queue, now) and queue.queued:
+                self._placing.touch(queue)
 
     # ---- endpoints and settings
 

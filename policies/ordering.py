@@ -17,10 +17,9 @@ dispatch of the pool is for the starved.
 from collections.abc import Iterable
 from math import ceil, inf
 
-from policies.length import Prediction
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
-from policies.types import Band
+from policies.types import Band, Prediction
 
 BUCKET_S = 0.05
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill

@@ -1,10 +1,7 @@
-"""Which pool? And inside it, which lane? (scheduling.md 4)
+"""Which pool? (scheduling.md 4)
 
-A pool is about engine settings and memory: it takes requests up to a total of prompt and answer. A lane is about one
-long prefill holding up short ones: an endpoint takes as many long prompts at a time as it has long lanes.
-
-How many endpoints of a pool have a long lane follows the work, never the number of requests: `Lanes` measures how long
-lanes are held. Where a split cannot help (few endpoints, hardly any long work or hardly anything else) all have one.
+A pool is about engine settings and memory: it takes requests up to a total of prompt and answer, and may use what is
+idle in the pools it borrows from.
 """
 
 from collections.abc import Sequence
@@ -17,13 +14,6 @@ from policies.state.tickets import Ticket
 OVER_HARD, OVER_SOFT = 0.2, 0.5  # chance of being too long for a pool that makes it the next one's (scheduling.md 4)
 LEND_SEQS_RATIO = 0.9
 LONG_BORROWS_AFTER = 0.5  # of the time until its first token is due
-
-TICK_S = 10.0
-EMA_S = 60.0
-LANE_BUSY = 0.7  # share of the time that a long lane should be held
-MOVE_EVERY_S = 30.0
-SPLIT_FROM = 3  # endpoints
-LONG_SHARE_MIN, LONG_SHARE_MAX = 0.1, 0.9  # of the prefill seconds
 
 
 def choose(pools: Sequence[PoolQueue], ticket: Ticket, lengths: Lengths) -> PoolQueue:

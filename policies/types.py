@@ -57,6 +57,17 @@ class InferenceRequest:
 
 
 @record
+class Prediction:
+    """Quantiles and mean of one sequence's answer, in tokens, none above the request's `max_output_tokens`."""
+
+    p25: float
+    p50: float
+    p90: float
+    p99: float
+    mean: float
+
+
+@record
 class Endpoint:
     """One engine server and its outstanding bounds (scheduling.md 5).
 

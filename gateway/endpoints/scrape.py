@@ -3,7 +3,8 @@
 Only while the endpoint is up. The model list is asked until it is answered, anew after each return; metrics every
 `every_s` ± 10 %, so that many gateways do not ask in step. A page is parsed as it arrives and never held, so that none
 of any size stalls the loop. What fails, is late, or is no number, is no news: `on_load` is called with good figures only,
-and an endpoint without any for `STALE_PERIODS` is stale. Nothing here counts as load or as a sign of health.
+and an endpoint without any for `STALE_PERIODS` is stale. So is one that is busy and whose figures do not move at all for
+so long: an engine at work fills its cache. Nothing here counts as load or as a sign of health.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ TIMEOUT_S = 0.5  # engines.md 5
 PIECE_BYTES = 64 * 1024
 PAGE_BYTES = 8 * 1024 * 1024
 MODELS_BYTES = 1024 * 1024
-RESULTS = ("good", "failed", "invalid")
+RESULTS = ("good", "failed", "invalid", "frozen")
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
@@ -68,11 +69,13 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class _Scraped:
-    """What one endpoint has told since `up_s`. `load` is the last good one, of `load_s`; both times are monotonic."""
+    """What one endpoint has told since `up_s`. `load` is the last good one, of `load_s`, and has been the same since
+    `moved_s`; all times are monotonic."""
 
     facts: Facts = Facts()
     load: Load | None = None
     load_s: float = 0.0
+    moved_s: float = 0.0
     up_s: float = 0.0
     asked: bool = False
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
@@ -187,22 +190,30 @@ class Scraper:
         began_s, seen, result = time.monotonic(), None, "failed"
         try:
             page = await self._page(target, wanted(gauges))
-            seen = load(page, gauges)
-            result = "good" if seen is not None else "invalid"
+            seen, result = load(page, gauges), "invalid"
         except NotMetrics:
             result = "invalid"
         except _NO_ANSWER:
             pass
         if self._closing or not scraped.up.is_set():
             return
-        scraped.counts[result] += 1
         if seen is not None:
-            self._take(target.name, scraped, began_s, seen)
+            result = self._take(target.name, scraped, began_s, seen)
+        else:
+            scraped.moved_s = began_s  # what comes after silence is news, even if it is the same
+        scraped.counts[result] += 1
 
-    def _take(self, name: str, scraped: _Scraped, seen_s: float, seen: Load) -> None:
+    def _take(self, name: str, scraped: _Scraped, seen_s: float, seen: Load) -> str:
+        """Pass on what is news. Returns how good it was."""
+        if seen != scraped.load or not seen.running + seen.waiting:
+            scraped.moved_s = seen_s
+        elif seen_s - scraped.moved_s > STALE_PERIODS * self._every_s:
+            scraped.load_s = scraped.moved_s
+            return "frozen"
         scraped.load, scraped.load_s = seen, seen_s
         self._learn(name, scraped, replace(scraped.facts, kv_tokens=seen.kv_tokens, block_tokens=seen.block_tokens))
         self.on_load(name, seen_s, seen)
+        return "good"
 
     def _learn(self, name: str, scraped: _Scraped, facts: Facts) -> None:
         if facts != scraped.facts:

@@ -132,7 +132,7 @@ PROBES = _watched_counter("forebay_probes_total", "endpoint result", "Health pro
 SCRAPES = _watched_counter(
     "forebay_scrapes_total",
     "endpoint result",
-    "Reads of an engine's metrics: good, failed (no answer), invalid (without the figures of its kind of engine).",
+    "Reads of an engine's metrics: good, failed (no answer), invalid (without the figures of its kind of engine), frozen (busy, and no figure moves).",
 )
 ENDPOINT_STALE = _gauge(
     "forebay_endpoint_stale",

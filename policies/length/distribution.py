@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import mul
 
-from policies.types import record
+from policies.types import Prediction
 
 BUCKETS = 48  # scheduling.md 3: 1 to 35k tokens, each bucket a quarter longer than the one before
 RATIO = 1.25
@@ -22,17 +22,6 @@ _PER_LOG = 1 / math.log(RATIO)
 _WIDTHS = tuple(after - before for before, after in pairwise(EDGES))
 # what one edge's probability weighs in the area under the CDF: half of each bucket beside it
 _WEIGHTS = (_WIDTHS[0] / 2, *((left + right) / 2 for left, right in pairwise(_WIDTHS)))
-
-
-@record
-class Prediction:
-    """Quantiles and mean of one sequence's answer, in tokens, none above the request's `max_output_tokens`."""
-
-    p25: float
-    p50: float
-    p90: float
-    p99: float
-    mean: float
 
 
 def exactly(tokens: float) -> Prediction:

@@ -16,7 +16,8 @@
 from array import array
 from collections.abc import Iterator
 
-from policies.length.distribution import BUCKETS, Prediction, lognormal, summary
+from policies.length.distribution import BUCKETS, lognormal, summary
+from policies.types import Prediction
 
 HALF_LIFE_ANSWERS = 500
 GROWTH = 2 ** (1 / HALF_LIFE_ANSWERS)

@@ -8,11 +8,11 @@ Answers that a schema or a forced tool shapes have a tree of their own, for they
 who know that theirs do not.
 """
 
-from policies.length.distribution import Prediction, below, bucket, capped, exactly, given
+from policies.length.distribution import below, bucket, capped, exactly, given
 from policies.length.history import FORCED, FREE, History, Key, Node
 from policies.length.ratios import Ratios
 from policies.length.text import read, written
-from policies.types import InferenceRequest
+from policies.types import InferenceRequest, Prediction
 
 _NOTHING = exactly(0.0)
 _FORCED_SHAPES = ("schema", "tool")  # how `InferenceRequest.shape` begins when the answer's form is fixed

@@ -23,6 +23,7 @@ FOREIGN_WEIGHT = 0.3  # of the newest sight in the mean of what is not ours
 PRESSED_SIGHTS = 3  # with a queue in the engine although we hold back: the bound is too large for it
 PRESSED_RATIO, EASED_RATIO = 0.8, 1.05
 EASE_EVERY_S = 10.0
+STALE_GAPS, STALE_GAP_MIN_S = 4.0, 0.5
 
 
 class Load:
@@ -37,6 +38,7 @@ class Load:
         "endpoint",
         "first_token_s",
         "foreign",
+        "gap_s",
         "kv_bound",
         "kv_extra",
         "kv_tokens",
@@ -53,6 +55,7 @@ class Load:
         "seen_s",
         "sequences",
         "speed",
+        "takes_long",
         "up",
         "watchers",
     )
@@ -73,6 +76,8 @@ class Load:
         self.foreign = 0.0  # sequences there that are not ours
         self.peak = 0  # most of ours since it was seen last
         self.seen_s = 0.0
+        self.gap_s = 0.0  # between the last two times
+        self.takes_long = True
         self.kv_extra = 0  # KV tokens in use there beyond ours
         self.pressed = 0
         self.eased_s = 0.0
@@ -86,7 +91,7 @@ class Load:
         self.endpoint = endpoint
         self.room_seqs = endpoint.max_seqs - (MARGIN_SEQS if endpoint.max_seqs >= MARGIN_FROM_SEQS else 0)
         self.max_prefill_tokens = endpoint.max_prefill_tokens
-        self.lanes = endpoint.long_lanes
+        self.lanes = endpoint.long_lanes if self.takes_long else 0
         self.kv_bound = int(endpoint.kv_tokens * KV_RATIO)
 
     def learn(self, tokens: int, sent_s: float, now: float) -> None:
@@ -105,6 +110,7 @@ class Load:
         foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences))
         self.foreign += (foreign - self.foreign) * FOREIGN_WEIGHT
         self.peak = self.sequences
+        self.gap_s = now - self.seen_s if self.seen_s else 0.0
         self.seen_s = now
         total = seen.kv_tokens or self.endpoint.kv_tokens
         if seen.kv_usage is not None and total:
@@ -112,11 +118,17 @@ class Load:
             self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
         self._press(seen.waiting, now)
 
-    def forget_sight(self) -> None:
-        """What it said is too old to be believed."""
-        self.foreign = 0.0
-        self.kv_extra = 0
-        self.seen_s = 0.0
+    def forget_stale_sight(self, now: float) -> None:
+        """What it said is not believed any more once four looks at it have failed: our own counts alone count."""
+        if self.seen_s and now - self.seen_s > STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
+            self.foreign = 0.0
+            self.kv_extra = 0
+            self.seen_s = 0.0
+
+    def let_take_long(self, takes_long: bool) -> None:
+        """Whether it may take long prompts from now on; those it has stay."""
+        self.takes_long = takes_long
+        self.lanes = self.endpoint.long_lanes if takes_long else 0
 
     def _press(self, waiting: int, now: float) -> None:
         """An engine that queues what we hold back to a step's worth gets less; later it gets more again."""

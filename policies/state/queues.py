@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from policies.state.drain import Drain
 from policies.state.forecasts import Forecast
+from policies.state.lanework import LaneWork
 from policies.state.tickets import Ticket
 from policies.state.views import FlowView
 
@@ -132,6 +133,7 @@ class PoolQueue:
         "rescan",
         "tokens_of",
         "up",
+        "work",
     )
 
     def __init__(self, pool: Pool, window_s: float) -> None:
@@ -152,6 +154,7 @@ class PoolQueue:
         self.forecasts = (Forecast(), Forecast())  # for short and long
         self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
+        self.work = LaneWork()
         # Between events no head of a line fits anywhere. So an arrival behind a head changes nothing, and after an
         # endpoint got room only that one needs to be looked at; all of them only when a head is new.
         self.freed: dict[str, Load] = {}

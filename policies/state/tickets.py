@@ -6,12 +6,11 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from policies.events import Cause
-from policies.types import Band, InferenceRequest
+from policies.types import Band, InferenceRequest, Prediction
 
 if TYPE_CHECKING:
-    from policies.length import Prediction
     from policies.state.ledger import Attempt
-    from policies.state.prefixes import Match
+    from policies.state.match import Match
     from policies.state.queues import Line, PoolQueue
 
 

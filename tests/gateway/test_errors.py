@@ -32,6 +32,7 @@ SAID = {  # http.md 11, row by row: status, anthropic status, type, code, retry 
     "too_long": (400, 400, "invalid_request_error", "context_length_exceeded", None, False),
     "overloaded": (503, 529, "overloaded_error", "overloaded", (1, 60), False),
     "queue_timeout": (503, 529, "overloaded_error", "queue_timeout", (1, 60), False),
+    "evicted": (503, 529, "overloaded_error", "overloaded", (1, 60), False),
     "backend_saturated": (503, 529, "overloaded_error", "backend_saturated", (1, 30), False),
     "no_endpoint": (503, 503, "server_error", "no_endpoint", (1, 1), False),
     "draining": (503, 503, "server_error", "draining", (1, 1), True),
@@ -79,6 +80,7 @@ def test_whose_fault_it_is_follows_the_reason() -> None:
         Reason.TOO_LONG,
         Reason.OVERLOADED,
         Reason.QUEUE_TIMEOUT,
+        Reason.EVICTED,
     }
     assert all(ROWS[reason].source is Source.UPSTREAM for reason in Reason if reason.value.startswith("backend_"))
     assert ROWS[Reason.INTERNAL].source is Source.GATEWAY

@@ -116,7 +116,6 @@ async def test_an_engine_is_asked_while_it_is_up_and_only_then() -> None:
         made.scraper.up("e")
         await until(lambda: len(made.loads) >= 3)
         assert set(made.loads) == {VLLM_LOAD}
-        assert made.report.load == VLLM_LOAD
         assert made.report.counts["good"] >= 3
         made.scraper.down("e")
         await asyncio.sleep(EVERY_S)
@@ -182,6 +181,26 @@ async def test_what_is_no_load_is_no_news_and_the_endpoint_stale_until_there_is_
         await until(lambda: len(made.loads) > heard)
         assert not made.report.stale
         assert made.report.load == VLLM_LOAD
+
+
+async def test_a_busy_engine_whose_figures_do_not_move_is_frozen_and_an_idle_one_is_not() -> None:
+    idle = VLLM_PAGE.replace(b" 3.0", b" 0").replace(b" 4.0", b" 0").replace(b" 2.0", b" 0").replace(b" 1e1", b" 0")
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        made.scraper.up("e")
+        await until(lambda: made.report.counts["frozen"] > 1 and made.report.stale)
+        assert made.report.load is None
+        heard = len(made.loads)
+        await asyncio.sleep(2 * EVERY_S)
+        assert len(made.loads) == heard
+        one.pages[b"/metrics"] = (200, VLLM_PAGE.replace(b" 0.75", b" 0.76"))
+        await until(lambda: len(made.loads) > heard)
+        assert not made.report.stale
+        one.pages[b"/metrics"] = (200, idle)
+        await until(lambda: made.report.load is not None and made.report.load.running == 0)
+        frozen = made.report.counts["frozen"]
+        await asyncio.sleep(8 * EVERY_S)
+        assert made.report.counts["frozen"] == frozen
+        assert not made.report.stale
 
 
 async def test_nobody_listening_is_a_failed_scrape() -> None:

@@ -77,6 +77,7 @@ class ScriptEngine:
         self.once: list[Sequence[Step]] = []  # scripts for the next requests, used up first
         self.model = model
         self.healthy = True
+        self.metrics: Callable[[], Sequence[Step]] = lambda: [load_page(self.active)]
         self.idle_close_s: float | None = None  # close a kept connection after so long without a request
         self.on_connect: Sequence[Step] = ()  # before any request
         self.port = port
@@ -174,10 +175,14 @@ def _models(engine: ScriptEngine) -> list[Step]:
     return [wire.json_answer({"object": "list", "data": [{"id": engine.model, "object": "model", "owned_by": "kit"}]})]
 
 
+def load_page(running: float | str, waiting: float | str = 0) -> bytes:
+    """What vLLM's metrics say of its load."""
+    text = f'vllm:num_requests_running{{model_name="m"}} {running}\nvllm:num_requests_waiting{{model_name="m"}} {waiting}\n'
+    return wire.answer(text.encode(), content_type="text/plain; version=0.0.4")
+
+
 def _metrics(engine: ScriptEngine) -> list[Step]:
-    text = f'vllm:num_requests_running{{model_name="{engine.model}"}} {engine.active}\n'
-    text += f'vllm:num_requests_waiting{{model_name="{engine.model}"}} 0\n'
-    return [wire.answer(text.encode(), content_type="text/plain; version=0.0.4")]
+    return list(engine.metrics())
 
 
 _LOCAL: dict[bytes, Callable[[ScriptEngine], list[Step]]] = {

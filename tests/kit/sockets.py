@@ -22,9 +22,12 @@ class Held:
 
 
 def held(pid: int, engine_ports: frozenset[int], own_ports: frozenset[int]) -> Held:
+    # A socket that is made or closed while we look is in one listing or the other, or not in the table: left out.
+    before = _descriptors(pid)
     table = _table(pid)
+    after = set(_descriptors(pid))
     listening = clients = upstream = others = 0
-    for inode in _descriptors(pid):
+    for inode in filter(after.__contains__, before):
         local, remote, state = table.get(inode, (0, 0, ""))
         if state == LISTEN:
             listening += 1

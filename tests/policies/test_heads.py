@@ -85,4 +85,6 @@ def test_rankings_are_remembered_for_a_bounded_number_of_heads() -> None:
     heads = Heads(64)
     for key in fresh(RANDOM, 3000):
         heads.cold(key, FLEET)
+        heads.cold(7, FLEET)
     assert len(heads._ranked) == 1024
+    assert {7, key} <= heads._ranked.keys()

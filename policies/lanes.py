@@ -1,0 +1,87 @@
+"""How many endpoints of a pool take long prompts? As many as their work keeps busy, and all where a split cannot help.
+
+A move only lets an endpoint take long prompts or no more of them, so nothing drains. The number follows the time that
+lanes are held, never the number of requests: 12 % of requests can be 70 % of the prompt tokens (scheduling.md 4).
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from policies.state.lanework import LaneWork
+from policies.state.ledger import Load
+from policies.state.queues import PoolQueue
+
+LANE_BUSY = 0.7  # share of the time that a long lane should be held
+MOVE_EVERY_S = 30.0
+AGREED_TICKS = 2
+SPLIT_FROM = 3  # endpoints
+LONG_SHARE_MIN, LONG_SHARE_MAX = 0.1, 0.9  # of the prefill tokens
+BUSY_MIN = 0.5  # of what the pool can compute; below, nobody is in anybody's way
+HURTS_S, WHOLE_S = 60.0, 300.0  # hurt for so long, a split is taken back, and not tried again for so long
+
+
+def look_after(pool: PoolQueue, now: float) -> bool:
+    """Once a second: watch who waits for whom, and move a lane when it is time. True when one was moved."""
+    work, loads = pool.work, _capable(pool)
+    if pool.pool.lanes != "auto" or not loads:
+        return _all_take(loads)
+    split = any(not load.takes_long for load in loads)
+    blocked = pool.queued_in_lane[False] > 0 and any(load.longs for load in loads)
+    idle = (
+        split
+        and pool.queued_in_lane[True] > 0
+        and any(not load.takes_long and not load.prefill_tokens for load in loads)
+    )
+    work.look(blocked, idle)
+    if not work.turn(now):
+        return False
+    if split and _hurts(work, now):
+        work.changed_s = now + WHOLE_S
+        return _all_take(loads)
+    return now >= work.changed_s and _move(work, loads, now)
+
+
+def _capable(pool: PoolQueue) -> list[Load]:
+    return [load for load in pool.up if load.endpoint.long_lanes]
+
+
+def _all_take(loads: Sequence[Load]) -> bool:
+    changed = [load for load in loads if not load.takes_long]
+    for load in changed:
+        load.let_take_long(True)
+    return bool(changed)
+
+
+def _hurts(work: LaneWork, now: float) -> bool:
+    """Whether for a minute long prompts have waited beside idle endpoints more than short ones behind long ones."""
+    if work.idle_s <= work.blocked_s:
+        work.hurts_since_s = None
+        return False
+    if work.hurts_since_s is None:
+        work.hurts_since_s = now
+    return now - work.hurts_since_s >= HURTS_S
+
+
+def wanted(work: LaneWork, loads: Sequence[Load]) -> int:
+    """How many endpoints should take long prompts."""
+    everybody = len(loads)
+    busy = work.tokens_per_s / sum(load.speed for load in loads)
+    helps = everybody >= SPLIT_FROM and busy >= BUSY_MIN and LONG_SHARE_MIN <= work.long_share <= LONG_SHARE_MAX
+    return min(everybody, max(1, ceil(work.lanes_held / LANE_BUSY))) if helps else everybody
+
+
+def _move(work: LaneWork, loads: Sequence[Load], now: float) -> bool:
+    """One endpoint more or fewer, when two ticks in a row have asked for it."""
+    more = wanted(work, loads) - sum(load.takes_long for load in loads)
+    if not more:
+        work.agreed = 0
+        return False
+    work.agreed = max(0, work.agreed) + 1 if more > 0 else min(0, work.agreed) - 1
+    if abs(work.agreed) < AGREED_TICKS:
+        return False
+    work.agreed = 0
+    work.changed_s = now + MOVE_EVERY_S
+    candidates = [load for load in loads if load.takes_long is (more < 0)]
+    moved = candidates[0] if more > 0 else min(candidates, key=lambda load: load.longs)
+    moved.let_take_long(more > 0)
+    return True
