@@ -186,7 +186,7 @@ def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     mean = sum(values) / count
     spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)
-    half = _T95.get(count, 1.96) * spread
+    half = _T95.get(count, _T95[10]) * spread
     return mean - half, mean + half
 
 
