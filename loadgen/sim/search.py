@@ -149,6 +149,7 @@ class _Misses:
         return self.cut
 
 
+NOT_STATIONARY = "not stationary"
 _INVALID = "no cell with enough requests"
 
 
@@ -175,8 +176,6 @@ def _why(ran: Ran, cut: bool) -> str:
         return "attainment"
     if not report.valid:
         return _INVALID
-    if not report.balance.stationary:
-        return "not stationary"
     missed = [
         "/".join(part for part in key if part)
         for key, cell in report.cells.items()
@@ -184,4 +183,6 @@ def _why(ran: Ran, cut: bool) -> str:
     ]
     if missed:
         return f"attainment of {missed[0]}"
-    return "" if report.met else "attainment"
+    if not report.met:
+        return "attainment"
+    return "" if report.balance.stationary else NOT_STATIONARY
