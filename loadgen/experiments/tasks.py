@@ -61,12 +61,19 @@ def at(setup: Setup, load: Load, scale: float | None, traces: Path) -> Arm:
     scenario = given.scenario.with_trace(traces)
     return Arm(
         router=setup.router,
-        scenario=scenario if scale is None else shortened(scenario, scale, load.seconds),
+        scenario=scenario if scale is None else _shortened(scenario, scale, load.seconds),
         fleet=given.fleet,
         policy=given.policy,
         timing=Timing(poll_s=setup.poll_s, frozen_s=setup.frozen_s, patience_s=load.patience_s),
         lengths=setup.lengths,
     )
+
+
+def _shortened(scenario: Scenario, scale: float, window_s: float) -> Scenario:
+    """In a window of that length, but with all of its tail: what is measured last still meets the load."""
+    short = shortened(scenario, scale, window_s)
+    traced = any(isinstance(one.arrivals, Trace) for one in scenario.tenants)
+    return short if traced else msgspec.structs.replace(short, tail=scenario.tail)
 
 
 def missing(load: Load, traces: Path) -> list[str]:
