@@ -73,15 +73,21 @@ class Assessing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if self._books.full(ticket.request, ticket.band, settings):
+        if not self.has_place(ticket):
             return Reason.OVERLOADED
         match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
+                if not self.has_place(ticket):
+                    return Reason.OVERLOADED
         shed = ticket.band.sheddable and admission.is_shed(ticket, settings, random.random())
         return Reason.OVERLOADED if shed else None
+
+    def has_place(self, ticket: Ticket) -> bool:
+        """Whether the queue takes one more of its band."""
+        return self._current.queueing and not self._books.full(ticket.request, ticket.band, self._current)
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""

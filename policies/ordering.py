@@ -39,16 +39,16 @@ def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
 
 def place(ticket: Ticket, ordering: str, speed: float, decode_s: float) -> None:
     """Give a request its place in its line. `speed` in prompt tokens/s, `decode_s` seconds per token of an answer."""
+    prefill_s = ticket.weight / speed
+    arrived_s = ticket.request.arrived_s
+    ticket.begin_s = begin_s = ticket.due_s - prefill_s
     if ordering == "fcfs":
         ticket.key = (ticket.order,)
         return
-    prefill_s = ticket.weight / speed
-    arrived_s = ticket.request.arrived_s
     cost_s = prefill_s + ANSWER_SHARE * _answer_s(ticket.output, decode_s)
-    if ticket.due_s == inf:
+    if begin_s == inf:
         begin_s = arrived_s + WAIT_PER_COST * cost_s
     else:
-        ticket.begin_s = begin_s = ticket.due_s - prefill_s
         ticket.lost_s = begin_s + LOST_SLOS * (ticket.due_s - arrived_s)
     if ordering == "edf":
         ticket.key = (begin_s, ticket.order)
@@ -71,7 +71,8 @@ def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
     starved: list[Ticket] = []
     for lane in pool.lanes():
-        lane.give_up(now)
+        if lane.give_up(now):
+            pool.rescan = True  # the line has another head: it may fit where nobody has looked
         ready, late = lane.ready.head(), lane.late.head()
         if ready is not None:
             heads.append((rank(ready, now), False, ready.key, ready))
