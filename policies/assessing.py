@@ -40,7 +40,7 @@ class Assessing:
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
         """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
-        books, lengths = self._books, self.lengths
+        lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
         self._arrivals += 1
         ticket = Ticket(request, queues[0], self._arrivals, band)

@@ -132,14 +132,14 @@ class Placing:
                 if self.books.enqueue(ticket):
                     self.touch(ticket.pool)
                 return None
-        load = best(bounded(room, ticket.pool.up, ticket, self.load_ratio), ticket, self.random)
+        load = best(bounded(room, ticket.pool.up or room, ticket, self.load_ratio), ticket, self.random)
         return self._dispatch(ticket, load, len(room), now)
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
         """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
         loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
-        warm = min(loads, key=lambda load: cost(load, ticket))
-        if warm in room or not holds(warm, ticket):
+        warm = min(loads, key=lambda load: cost(load, ticket), default=None)
+        if warm is None or warm in room or not holds(warm, ticket):
             return None  # when a sequence ends nobody knows; when a prefill ends, one can say
         here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
