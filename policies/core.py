@@ -137,7 +137,7 @@ class Core:
             room = self._placing.room(ticket, queue.up, now)
             if room:
                 left_queue(ticket, now)
-                return self._placed_at_once(ticket, room, now)
+                return self._placed(ticket, room, now)
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
@@ -147,12 +147,12 @@ class Core:
             self._placing.touch(queue)
         return None
 
-    def _placed_at_once(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
+    def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
         """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
-        if ticket.match is None or not self._assessing.has_place(ticket):
-            return self._placing.place(ticket, room, now, may_wait=False)
-        self._assessing.stand_in_line(ticket)
-        return self._placing.place(ticket, room, now)
+        may_wait = ticket.match is not None and self._assessing.has_place(ticket)
+        if may_wait:
+            self._assessing.stand_in_line(ticket)
+        return self._placing.place(ticket, room, now, may_wait)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
@@ -273,18 +273,19 @@ class Core:
         self._reestimate(ticket, attempt, attempt.sent_s)
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:
-        queued = [ticket for queue in self._books.pools.values() for ticket in queue.waiting()]
-        out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queued)
+        for queue in self._books.pools.values():
+            out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queue.waiting())
         self._placing.serve(now, out)
 
     def _sweep(self, now: float) -> None:
         self._sweep_s = now + SWEEP_S
         for load in self._books.loads.values():
-            load.forget_stale_sight(now)
+            if load.forget_stale_sight(now):
+                self._placing.freed(load)
         if self._books.prefixes is not None:
             self._books.prefixes.sweep(SWEEP_BLOCKS)
         for queue in self._books.pools.values():
-            if (lanes.look_after(queue, now) or queue.lenders) and queue.queued:  # a long one may borrow after a while
+            if (lanes.look_after(queue, now) or queue.lenders) and queue.queued:
                 self._placing.touch(queue)
 
     # ---- endpoints and settings
@@ -295,7 +296,6 @@ class Core:
             self._books.prefixes.up(endpoint.name, endpoint.kv_tokens)
 
     def _endpoint_down(self, name: str, now: float) -> None:
-        self._books.endpoint_down(name)
         self._placing.endpoint_down(name)
         if self._books.prefixes is not None:
             self._books.prefixes.down(name)

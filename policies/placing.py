@@ -209,7 +209,8 @@ class Placing:
         return dropped
 
     def endpoint_down(self, name: str) -> None:
-        """Nobody waits for this endpoint any more."""
+        """It may not be used, and nobody waits for it any more."""
+        self.books.endpoint_down(name)
         lanes = [lane for pool in self.books.pools.values() for lane in pool.lanes() if lane.key[2] == name]
         for ticket in [ticket for lane in lanes for ticket in (*lane.ready.waiting(), *lane.late.waiting())]:
             self.stop_holding(ticket)

@@ -119,11 +119,14 @@ class Load:
             self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
         self._press(seen.waiting, now)
 
-    def forget_stale_sight(self, now: float) -> None:
-        """What it said is not believed any more once four looks at it have failed: our own counts alone count."""
-        if self.seen_s and now - self.seen_s > STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
-            self.foreign = 0.0
-            self.kv_extra = 0
+    def forget_stale_sight(self, now: float) -> bool:
+        """Once four looks at it have failed, what it said is not believed any more. True when that makes room."""
+        if now - self.seen_s <= STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
+            return False
+        held = self.foreign > 0.0 or self.kv_extra > 0
+        self.foreign = 0.0
+        self.kv_extra = 0
+        return held
 
     def let_take_long(self, takes_long: bool) -> None:
         """Whether it may take long prompts from now on; those it has stay."""
