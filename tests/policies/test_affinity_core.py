@@ -9,6 +9,7 @@ from policies.state.tickets import Ticket
 from policies.types import Affinity, Band, Pool
 from tests.policies.given import BANDS, World, endpoint, request, settings
 
+AFFINITY = Affinity()
 STANDARD = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=8.0)
 
 
@@ -21,11 +22,11 @@ def world(
     names: str = "xy",
     *,
     band: Band = STANDARD,
-    affinity: Affinity | None = Affinity(),
-    **more: int,  # noqa: B008
+    affinity: Affinity | None = AFFINITY,
+    **more: int,
 ) -> World:
     facts: dict[str, int] = {"prefill": 2048, **more}
-    made = World(
+    return World(
         *(endpoint(name, speed=1000.0, **facts) for name in names),
         settings=settings(
             bands=(band,),
@@ -34,7 +35,6 @@ def world(
             pools=(Pool(name="main", model="llama", lanes="off"),),
         ),
     )
-    return made
 
 
 def warm(made: World, family: int, at: float = 0.0, *, tokens: int = 4200, name: str = "") -> str:
