@@ -74,7 +74,8 @@ class _Draft:
     def __init__(self, scenario: Scenario, tenant: Tenant, seed: int) -> None:
         self._scenario = scenario
         self._tenant = tenant
-        self._streams = {purpose: Random(f"{seed}/{tenant.name}/{purpose}") for purpose in _PURPOSES}
+        self._seed = seed
+        self._streams = self._streams_of(tenant.name)
         self._recipe = Recipe(tenant.prompt, scenario.prefixes, tenant.name, seed)
         self._made = 0
         self._blocks: dict[tuple[str, int, int], Block] = {}
@@ -89,6 +90,9 @@ class _Draft:
             for t in arrivals.times(self._streams["arrivals"], self._scenario.total_s):
                 number = self._number()
                 yield self._planned(number, self._single(number, t))
+
+    def _streams_of(self, part: str) -> dict[str, Random]:
+        return {purpose: Random(f"{self._seed}/{part}/{purpose}") for purpose in _PURPOSES}
 
     def _single(self, number: int, t: float) -> Asked:
         system, tools = self._recipe.head(self._phase(t))
@@ -106,6 +110,7 @@ class _Draft:
                 yield from self._conversation(arrivals, talk)
 
     def _conversation(self, arrivals: Sessions, talk: "_Talk") -> Iterator[Planned]:
+        self._streams = self._streams_of(talk.session)  # one cut short changes no other
         system, said = self._recipe.head(self._phase(talk.t))
         most = arrivals.max_total_tokens or math.inf
         for turn in range(tokens(arrivals.turns, self._streams["turns"])):
@@ -206,6 +211,11 @@ class _Talk:
         self._last: int | None = None
         self._think_s = 0.0
 
+    @property
+    def session(self) -> str:
+        """The name of the session they are in."""
+        return f"{self._name}/{self.sessions}"
+
     def wait(self, think_s: float) -> None:
         """The next turn comes that much later."""
         self.t += think_s
@@ -220,7 +230,7 @@ class _Talk:
         after, self._last = self._last, number
         return msgspec.structs.replace(
             asked,
-            session=f"{self._name}/{self.sessions}",
+            session=self.session,
             turn=turn,
             after=after,
             think_s=0.0 if after is None else self._think_s,

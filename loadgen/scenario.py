@@ -13,7 +13,7 @@ import yaml
 
 from loadgen.report.record import Slo, TtftLimit
 from loadgen.workload.arrivals import Arrivals, Sessions
-from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
+from loadgen.workload.fields import Count, Duration, Fields, Share, duration, seconds
 from loadgen.workload.fields import ScenarioError as ScenarioError
 from loadgen.workload.lengths import Empirical, Length
 from loadgen.workload.recipes import Prefix, Prompt
@@ -55,8 +55,8 @@ class Tenant(Fields, frozen=True):
     """One source of requests, or many: a trace with `tenant_field` gives each its own name.
 
     `input` counts the request's own tokens; shared heads and tool results come on top. It and `output` may be absent
-    where a trace brings them. `slo` changes the goal by class; `all` stands for each class. `weight` is its share in
-    fairness figures; with `expect_rejects` (an aggressor) its own figures never fail a run.
+    where a trace brings them. `slo` changes the goal by class; `all` stands for each class, and a target of 0 never
+    fails a run.
     """
 
     name: str
@@ -69,8 +69,6 @@ class Tenant(Fields, frozen=True):
     cancel: Cancel | None = None
     slo: dict[str, GoalChange] = msgspec.field(default_factory=dict)
     stream: bool = True
-    weight: Positive = 1.0
-    expect_rejects: bool = False
 
 
 class Scenario(Fields, frozen=True):
@@ -111,6 +109,11 @@ class Scenario(Fields, frozen=True):
     def rate(self) -> float:
         """Requests/s of all tenants together, on average; ScenarioError if a trace cannot be read."""
         return sum(tenant.arrivals.mean_rate(self.total_s) for tenant in self.tenants)
+
+    @property
+    def closed(self) -> bool:
+        """Whether some of the load waits for answers: rates then follow the system, and compare with no open loop."""
+        return any(getattr(tenant.arrivals, "users", None) is not None for tenant in self.tenants)
 
     def lasting(self, total_s: float) -> "Scenario":
         """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up, without a tail."""

@@ -36,7 +36,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ideal_cached_tokens(self) -> int:
-        """Prompt tokens of measured requests that a cache without a limit would know, requests taken in this order."""
+        """Prompt tokens of measured requests that a cache without a limit would know, requests taken in this order.
+
+        Counted by whole and cut blocks, without the template's marks.
+        """
         return _ideal(self.requests)
 
     def lines(self) -> bytes:
@@ -47,6 +50,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             "seed": self.seed,
             "window_s": [self.window_start_s, self.window_end_s],
             "requests": len(self.requests),
+            "measured": self.measured,
+            "ideal_cached_tokens": self.ideal_cached_tokens,
         }
         return b"".join(msgspec.json.encode(row) + b"\n" for row in (head, *self.requests))
 

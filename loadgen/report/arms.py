@@ -9,7 +9,7 @@ from rich.table import Table
 
 from loadgen.report.figures import Figures, mean
 from loadgen.report.record import Slo
-from loadgen.report.run import CellKey, RunReport, interval
+from loadgen.report.run import CellKey, RunReport, difference, interval
 
 Arms = Mapping[str, Sequence[RunReport]]
 """The runs of each arm, one for each seed."""
@@ -107,6 +107,7 @@ def footnotes(slo: Slo, arms: Arms) -> Iterator[str]:
     groups = [mean([run.totals for run in runs]) for runs in arms.values()]
     if len(cells(arms)) > MANY_CELLS:
         yield f"{len(cells(arms))} cells of class, tenant and priority are in --json; {_worst(arms)}"
+    yield from _differences(arms)
     for arm, runs in arms.items():
         if bad := _bad_ends(runs):
             yield f"{arm}: {bad}."
@@ -118,6 +119,21 @@ def footnotes(slo: Slo, arms: Arms) -> Iterator[str]:
 def cells(arms: Arms) -> list[CellKey]:
     """Every cell that some run has, sorted."""
     return sorted({key for runs in arms.values() for run in runs for key in run.cells})
+
+
+def _differences(arms: Arms) -> Iterator[str]:
+    """The first arm beside each other one, as sentences."""
+    first, *others = arms
+    for other in others:
+        ours, theirs = (mean([run.totals for run in arms[name]]).attainment or 0.0 for name in (first, other))
+        within = difference(arms[first], arms[other])
+        if within is not None:
+            low, high = (bound * 100 for bound in within)
+            clear = "" if low > 0 or high < 0 else ", not certain"
+            yield (
+                f"{first} against {other}: {(ours - theirs) * 100:+.1f} points within the SLO "
+                f"(95 %: {low:+.1f} to {high:+.1f}{clear})."
+            )
 
 
 def _worst(arms: Arms) -> str:
@@ -155,6 +171,16 @@ def as_json(runs: Sequence[RunReport]) -> dict[str, object]:
         ],
         "runs": [_run(run) for run in runs],
     }
+
+
+def compared(told: Mapping[str, dict[str, object]], arms: Arms) -> dict[str, object]:
+    """The arms as plain values, each with what the first one's attainment is more than its own, 95 %."""
+    first = next(iter(arms))
+    made: dict[str, object] = {}
+    for name, one in told.items():
+        within = difference(arms[first], arms[name])
+        made[name] = {**one, "first_is_better_by_95": None if within is None else [round(bound, 4) for bound in within]}
+    return made
 
 
 def _run(run: RunReport) -> dict[str, object]:

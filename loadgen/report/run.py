@@ -9,9 +9,10 @@ stationary is overloaded, whatever its attainment.
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
 from loadgen.report.figures import Figures, Judged, SloOf, counts, curve, figures, judge
 from loadgen.report.record import Outcome, Sample, Slo
@@ -164,28 +165,42 @@ def interval(reports: Sequence[RunReport]) -> tuple[float, float] | None:
     """95 % of the attainment in total: over seeds from five of them on, else by resampling 10 s of arrivals."""
     if len(reports) >= FEW_SEEDS:
         return _over_seeds([one.totals.attainment or 0.0 for one in reports])
-    blocks = [block for one in reports for block in one.blocks if block[1]]
-    if len(blocks) < 2:
-        return None
-    random = Random(0)
-    drawn = sorted(_resampled(blocks, random) for _ in range(RESAMPLES))
-    return drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
+    return _resampled([block for one in reports for block in one.blocks if block[1]], _share)
+
+
+def difference(ours: Sequence[RunReport], theirs: Sequence[RunReport]) -> tuple[float, float] | None:
+    """95 % of the difference in attainment of two arms under the same seeds, in pairs."""
+    pairs = list(zip(ours, theirs, strict=True))
+    if len(pairs) >= FEW_SEEDS:
+        return _over_seeds([(a.totals.attainment or 0.0) - (b.totals.attainment or 0.0) for a, b in pairs])
+    blocks = [both for a, b in pairs for both in zip(a.blocks, b.blocks, strict=True) if both[0][1] and both[1][1]]
+    return _resampled(blocks, lambda chosen: _share([a for a, _ in chosen]) - _share([b for _, b in chosen]))
 
 
 _T95 = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+Block = tuple[int, int]
+T = TypeVar("T")
 
 
 def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     mean = sum(values) / count
     spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)
-    half = _T95.get(count, 1.96) * spread
+    half = _T95.get(count, _T95[10]) * spread
     return mean - half, mean + half
 
 
-def _resampled(blocks: Sequence[tuple[int, int]], random: Random) -> float:
-    chosen = random.choices(blocks, k=len(blocks))
-    return sum(good for good, _ in chosen) / sum(offered for _, offered in chosen)
+def _resampled(blocks: Sequence[T], value: Callable[[Sequence[T]], float]) -> tuple[float, float] | None:
+    """The middle 95 % of a value over as many blocks, drawn again and again."""
+    if len(blocks) < 2:
+        return None
+    random = Random(0)
+    drawn = sorted(value(random.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES))
+    return drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
+
+
+def _share(blocks: Sequence[Block]) -> float:
+    return sum(good for good, _ in blocks) / sum(offered for _, offered in blocks)
 
 
 def _blocks(judged: Sequence[Judged], start_s: float, end_s: float) -> list[tuple[int, int]]:

@@ -2,11 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -22,6 +19,7 @@ from loadgen.sim.foresight import foresight
 from loadgen.sim.journal_file import JournalFile
 from loadgen.sim.loop import Floor, Front, Timing
 from loadgen.sim.policy import Policy
+from loadgen.sim.processes import spread
 from loadgen.sim.routers import make
 from loadgen.sim.through_core import Recorder, ThroughCore
 from loadgen.sim.through_router import ThroughRouter
@@ -76,11 +74,11 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
 
 def run_all(tasks: Sequence[tuple[Arm, int]], jobs: int, done: Callable[[Arm, Ran], None]) -> list[Ran]:
     """Every (arm, seed), in that order, on so many processes; `done` is told of each, in order too."""
-    if jobs <= 1 or len(tasks) <= 1:
-        return [_told(arm, run(arm, seed), done) for arm, seed in tasks]
-    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(run, arm, seed) for arm, seed in tasks]
-        return [_told(arm, future.result(), done) for (arm, _), future in zip(tasks, futures, strict=True)]
+    ran = []
+    for (arm, _), one in zip(tasks, spread(_run, tasks, jobs), strict=True):
+        done(arm, one)
+        ran.append(one)
+    return ran
 
 
 def slo_of(scenario: Scenario) -> Callable[[Sample], Goal]:
@@ -96,9 +94,8 @@ def slo_of(scenario: Scenario) -> Callable[[Sample], Goal]:
     return goal
 
 
-def _told(arm: Arm, ran: Ran, done: Callable[[Arm, Ran], None]) -> Ran:
-    done(arm, ran)
-    return ran
+def _run(task: tuple[Arm, int]) -> Ran:
+    return run(*task)
 
 
 def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, record: Recorder | None) -> Floor:
@@ -108,12 +105,10 @@ def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, recor
         timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
         return Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
 
-    stand_in: dict[str, Any] = {}
-    if arm.lengths in FORESIGHT:
-        stand_in["lengths"] = foresight(arm.lengths, schedule, seed)
+    lengths = foresight(arm.lengths, schedule, seed) if arm.lengths in FORESIGHT else None
 
     def through_core(floor: Floor) -> Front:
-        front = ThroughCore(floor, Core(**stand_in), members, arm.policy)
+        front = ThroughCore(floor, Core(lengths=lengths), members, arm.policy)
         front.record, front.check = record, arm.check
         front.begin()
         return front

@@ -11,17 +11,17 @@ BLOCK_TOKENS = 16  # of an engine's prefix cache
 class Call:
     """What was planned, the record of what became of it, and where it is. `arrived_s` is the intended time.
 
-    `hashes` is the chain of its full blocks of 16 prompt tokens. `engine` is the number of the engine it was last
+    `hashes` is the chain of its full blocks of 16 prompt tokens, under its cache salt. `engine` is the number of the engine it was last
     sent to (-1: none yet), `attempt` counts the tries.
     """
 
     __slots__ = ("arrived_s", "attempt", "ended", "engine", "hashes", "id", "planned", "sample", "sequence")
 
-    def __init__(self, planned: Planned, arrived_s: float, measured: bool) -> None:
+    def __init__(self, planned: Planned, arrived_s: float, measured: bool, salt: str) -> None:
         self.planned = planned
         self.id = name(planned)
         self.arrived_s = arrived_s
-        self.hashes = chain(rendered(planned.system, planned.blocks), BLOCK_TOKENS)
+        self.hashes = chain(rendered(planned.system, planned.blocks, salt), BLOCK_TOKENS)
         self.engine = -1
         self.attempt = 0
         self.ended = False

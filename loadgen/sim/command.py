@@ -1,9 +1,8 @@
 """`forebay sim`: from options to arms, and from arms to an exit code. Equal options give equal output."""
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -15,12 +14,15 @@ from loadgen.schedule import Schedule, build
 from loadgen.sim import inputs, output
 from loadgen.sim.arm import CORE, LEARNED, Arm, Ran, run_all
 from loadgen.sim.inputs import Inputs
+from loadgen.sim.kv import InvariantError as ModelError
 from loadgen.sim.loop import Timing
+from loadgen.sim.processes import spread
 from loadgen.sim.recorded import recorded
 from loadgen.sim.routers import names as routers
 from loadgen.sim.search import Found, Probe, Search
+from policies.core import InvariantError as CoreError
 
-MET, MISSED, WRONG, INVALID = 0, 1, 2, 3  # exit codes (loadgen.md 1.1)
+MET, MISSED, WRONG, INVALID, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 5, 130  # exit codes (loadgen.md 1.1)
 
 
 class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,12 @@ def sim_command(options: SimOptions) -> int:
     except inputs.UNUSABLE as error:
         output.say(f"forebay sim: {error}")
         return WRONG
+    except (CoreError, ModelError):
+        traceback.print_exc()
+        return INTERNAL
+    except KeyboardInterrupt:
+        output.say("interrupted")
+        return INTERRUPTED
 
 
 class _Command:
@@ -86,7 +94,8 @@ class _Command:
             arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in self._arms
         }
         if self._options.json:
-            self._json(ran, {router: side_by_side.as_json(runs) for router, runs in reports.items()})
+            arms = {router: side_by_side.as_json(runs) for router, runs in reports.items()}
+            self._json(ran, side_by_side.compared(arms, reports))
         else:
             output.tables(self._given.scenario, reports)
         return _exit_code(next(iter(reports.values())))
@@ -193,14 +202,12 @@ def _search_all(searches: Sequence[Search], jobs: int, probed: Callable[[str, Pr
     """Each search, on so many processes; its probes are told when it is over where there are several."""
     if jobs <= 1 or len(searches) <= 1:
         return [search.run(probed) for search in searches]
-    with ProcessPoolExecutor(min(jobs, len(searches)), mp_context=get_context("spawn")) as pool:
-        found = []
-        for future in [pool.submit(search.run) for search in searches]:
-            one = future.result()
-            for probe in one.probes:
-                probed(one.router, probe)
-            found.append(one)
-        return found
+    found = []
+    for one in spread(Search.run, searches, jobs):
+        for probe in one.probes:
+            probed(one.router, probe)
+        found.append(one)
+    return found
 
 
 def _exit_code(runs: Sequence[RunReport]) -> int:

@@ -28,14 +28,26 @@ class FleetError(ValueError):
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Engine flags that a fleet may set, under vLLM's names."""
+    """Engine flags that a fleet may set, under the names and with the defaults of `EngineSettings`.
 
+    Contexts end at 32,768 tokens unless the file says otherwise. Blocks have 16 tokens, as the simulator's chains do.
+    """
+
+    variant: str = "vllm"
     max_num_seqs: int = 1024
     max_num_batched_tokens: int = 8192
     long_prefill_token_threshold: int = 0
+    cap_when_alone: bool = False
     max_model_len: int = 32768
     watermark: float = 0.0
     enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    enable_mixed_chunk: bool = False
+    schedule_conservativeness: float = 1.0
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +83,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     def endpoint(self) -> Endpoint:
         """What the gateway is told of it."""
-        step, budget = self.profile.step, self.settings.max_num_batched_tokens
+        step, budget = self.profile.step, self._budget
         return Endpoint(
             name=self.name,
             pools=self.pools,
@@ -84,6 +96,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             context_tokens=self.settings.max_model_len,
             step_tokens=budget,
         )
+
+    @property
+    def _budget(self) -> int:
+        """The prompt tokens of one step."""
+        sglang = self.settings.variant == "sglang"
+        return self.settings.chunked_prefill_size if sglang else self.settings.max_num_batched_tokens
 
     def facts(self) -> EngineFacts:
         """What a router is told of it."""

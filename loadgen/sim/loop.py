@@ -41,7 +41,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Front(Protocol):
-    """What decides. It answers through `Floor.send` and `Floor.refuse`, at once or later."""
+    """What decides. It answers through `Floor.send` and `Floor.refuse`, at once or later.
+
+    `isolates`: it gives each tenant's prompts a salt, so that tenants share nothing in an engine's cache.
+    """
+
+    isolates: bool
 
     def arrived(self, call: Call, now: float) -> None:
         """A request comes."""
@@ -146,7 +151,8 @@ class Floor:
 
     def _arrive(self, planned: Planned, now: float) -> None:
         window = self._schedule
-        call = Call(planned, now, window.window_start_s <= now < window.window_end_s)
+        salt = planned.tenant if self._front.isolates else ""
+        call = Call(planned, now, window.window_start_s <= now < window.window_end_s, salt)
         self._open += call.sample.measured
         call.sample.ideal_tokens = self._ideal(call)
         self.samples.append(call.sample)

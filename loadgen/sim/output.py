@@ -18,6 +18,7 @@ from loadgen.sim.arm import Ran
 from loadgen.sim.search import CLOSE, CONFIRMED_BY, Found
 
 SCHEMA = "forebay.report/1"
+LEAST_WIDTH = 120  # of the tables; a narrower terminal wraps
 _PLAIN_WIDTH = 140  # without a terminal
 
 Reports = Mapping[str, Sequence[RunReport]]
@@ -51,7 +52,8 @@ def tables(scenario: Scenario, reports: Reports) -> None:
     runs = next(iter(reports.values()))
     seeds = f"seed {runs[0].seed}" if len(runs) == 1 else f"{len(runs)} seeds from {runs[0].seed}"
     offered = sum(run.totals.offered / run.window_s for run in runs) / len(runs)
-    page.print(f"{scenario.name}: {offered:.2f} requests/s for {runs[0].window_s:g} s, {seeds}", highlight=False)
+    loop = "closed loop, " if scenario.closed else ""
+    page.print(f"{scenario.name}: {offered:.2f} requests/s for {runs[0].window_s:g} s, {loop}{seeds}", highlight=False)
     page.print(side_by_side.table(reports))
     page.print(side_by_side.engines(reports))
     page.print()
@@ -111,4 +113,5 @@ def run_block(began_s: float, ran: Sequence[Ran]) -> dict[str, object]:
 
 def _page() -> Console:
     page = Console()
-    return page if page.is_terminal else Console(width=_PLAIN_WIDTH)
+    width = max(page.width, LEAST_WIDTH) if page.is_terminal else _PLAIN_WIDTH
+    return Console(width=width)

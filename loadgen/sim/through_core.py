@@ -46,6 +46,8 @@ Recorder = Callable[[float, Event, Sequence[Decision]], None]
 class ThroughCore:
     """A front that asks `core`. `record` gets every event with its decisions; `check` audits the core after each."""
 
+    isolates = True  # tenancy.md 7
+
     def __init__(self, floor: Floor, core: Core, members: Sequence[Member], policy: Policy) -> None:
         self.record: Recorder | None = None
         self.check = False
@@ -172,7 +174,7 @@ class ThroughCore:
         if affinity is None:
             return ()
         step = affinity.block_tokens // BLOCK_TOKENS
-        split = SHORT_BLOCKS_UP_TO_TOKENS // BLOCK_TOKENS
+        split = -(-SHORT_BLOCKS_UP_TO_TOKENS // affinity.block_tokens) * step
         end = FULL_CONTEXT_TOKENS // BLOCK_TOKENS
         return hashes[step - 1 : split : step] + hashes[split + 4 * step - 1 : end : 4 * step]
 

@@ -11,6 +11,8 @@ ANY_LENGTH = 1 << 20  # what a router takes a request for that names no max_toke
 class ThroughRouter:
     """A front that asks `router` once for each request and sends it there, whatever happens."""
 
+    isolates = False
+
     def __init__(self, floor: Floor, router: Router) -> None:
         self._floor = floor
         self._router = router

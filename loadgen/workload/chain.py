@@ -33,10 +33,14 @@ class _Head:
 _heads: OrderedDict[tuple[int, tuple[Block, ...]], _Head] = OrderedDict()
 
 
-def rendered(system: Block | None, said: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks of a whole prompt: a system message if there is one, then one message of the user, marks included."""
+def rendered(system: Block | None, said: Sequence[Block], salt: str = "") -> tuple[Block, ...]:
+    """The blocks of a whole prompt: a system message if there is one, then one message of the user, marks included.
+
+    Prompts of different `salt` share nothing; it takes no tokens, like an engine's `cache_salt`.
+    """
+    first = (Block(namespace="salt/" + salt, id=0, tokens=0),) if salt else ()
     before = (_MARKS["system"], system) if system is not None else ()
-    return (*before, _MARKS["user"], *said, _MARKS["assistant"])
+    return (*first, *before, _MARKS["user"], *said, _MARKS["assistant"])
 
 
 def chain(blocks: Sequence[Block], every: int) -> tuple[int, ...]:

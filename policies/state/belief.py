@@ -20,10 +20,10 @@ LEAST_KEPT = 1 / 64  # [o]: so that a doubling is felt again
 class Belief:
     """What is believed of one endpoint. Of `kv_tokens` 0 means unknown: then only `ttl_s` bounds an age."""
 
-    __slots__ = ("_affinity", "_at_s", "_in_a_row", "_per_s", "kept", "kv_tokens", "trust")
+    __slots__ = ("_at_s", "_in_a_row", "_per_s", "affinity", "kept", "kv_tokens", "trust")
 
     def __init__(self, affinity: Affinity, kv_tokens: int) -> None:
-        self._affinity = affinity
+        self.affinity = affinity
         self._at_s = 0.0
         self._per_s = 0.0  # tokens that entered the cache, as of then
         self._in_a_row = 0  # reports: so many good ones, or, below 0, poor ones
@@ -48,13 +48,13 @@ class Belief:
 
     def text_bytes(self) -> int | None:
         """How much text its cache holds, at four bytes a token; None: unknown."""
-        tokens = self.kv_tokens * self._affinity.kv_tiers * self.kept
+        tokens = self.kv_tokens * self.affinity.kv_tiers * self.kept
         return int(tokens) * TOKEN_BYTES if self.kv_tokens else None
 
     def lifetime_s(self, now: float) -> float:
         """How long something unused stays in its cache."""
-        ttl_s = self._affinity.ttl_s
-        tokens = self.kv_tokens * self._affinity.kv_tiers * self.kept
+        ttl_s = self.affinity.ttl_s
+        tokens = self.kv_tokens * self.affinity.kv_tiers * self.kept
         if not 0.0 < tokens < ttl_s * self._per_s:  # the rate only falls until more is used
             return ttl_s
         return min(ttl_s, tokens / self._rate(now))

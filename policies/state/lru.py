@@ -98,19 +98,13 @@ class Holdings:
         self.text_bytes = 0
         self.used_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def blocks_of(self, tenant: str) -> int:
-        """How many blocks this tenant's requests have left here."""
-        shelf = self._shelves.get(tenant)
-        return shelf.blocks if shelf is not None else 0
-
     def depth(self, chain: Chain) -> int:
         """How many blocks of this chain are held."""
         runs = self._runs
         if chain[-1] in runs:
             return len(chain)
+        if chain[0] not in runs:
+            return 0
         return bisect_left(chain, True, key=lambda block: block not in runs)
 
     def fresh(self, chain: Chain, depth: int, since_s: float) -> int:
@@ -142,7 +136,7 @@ class Holdings:
         shelf = self._runs[chain[depth - 1]].shelf if depth else self._shelf(tenant)
         run = Run(shelf, depth, chain[depth:], known, now)
         run.queue[run] = None
-        self._runs.update(dict.fromkeys(run.blocks, run))
+        self._hand(run)
         shelf.blocks += len(run.blocks)
         self._text(depth, len(chain), 1)
         self._charge(RUN_BYTES + BLOCK_BYTES * len(run.blocks))
@@ -207,9 +201,14 @@ class Holdings:
         run.start = depth
         first.queue = run.shelf.again
         first.queue[first] = None
-        self._runs.update(dict.fromkeys(first.blocks, first))
+        self._hand(first)
         self._charge(RUN_BYTES)
         return first
+
+    def _hand(self, run: Run) -> None:
+        runs = self._runs
+        for block in run.blocks:
+            runs[block] = run
 
     def _text(self, start: int, end: int, sign: int) -> None:
         tokens = self.block_tokens
@@ -222,12 +221,9 @@ class Holdings:
 
 def mark(known: Known, blocks: Sequence[int], bit: int) -> None:
     """Note that the endpoint of this bit holds these blocks, which follow one another in a chain."""
-    before = joined = 0
-    for at, block in enumerate(blocks):
-        mask = known.get(block)
-        if mask is None:  # then nobody holds what follows
-            known.update(dict.fromkeys(blocks[at:], bit))
-            return
+    before, joined = 0, bit
+    for block in blocks:
+        mask = known.get(block, 0)
         if mask is not before:  # equal masks are one object as far as possible
             before, joined = mask, mask | bit
         known[block] = joined

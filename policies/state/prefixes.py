@@ -24,7 +24,7 @@ EVICTIONS = 64  # at one insert, beyond the blocks it needs
 
 
 class Prefixes:
-    """The index. For other `block_tokens` make a new one: chains of two sizes have no block in common."""
+    """The index. For other `block_tokens` make a new one: chains of two sizes mean nothing to each other."""
 
     def __init__(self, affinity: Affinity) -> None:
         self.block_tokens = affinity.block_tokens
@@ -40,8 +40,14 @@ class Prefixes:
 
     @property
     def used_bytes(self) -> int:
-        """Memory of the index, as counted; never more than `index_bytes`."""
+        """Memory of the index, as counted; it does not grow beyond `index_bytes`."""
         return self._account.used_bytes
+
+    def bound(self, affinity: Affinity) -> None:
+        """Take other bounds and times. What is known stays; what is too much goes as others come."""
+        self._affinity = affinity
+        for slot in self._slots.values():
+            slot.belief.affinity = affinity
 
     def up(self, endpoint: str, kv_tokens: int) -> None:
         """An endpoint is there; one that was there keeps what it has. Of `kv_tokens` 0 means unknown."""

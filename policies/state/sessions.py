@@ -28,9 +28,6 @@ class Sessions:
         self._tables: OrderedDict[str, OrderedDict[str, Turn]] = OrderedDict()  # the longest quiet tenant first
         self._down: dict[str, float] = {}  # since when what these endpoints had is gone
 
-    def __len__(self) -> int:
-        return sum(map(len, self._tables.values()))
-
     def find(self, tenant: str, session: str, now: float) -> Turn | None:
         """The last turn of a session, if it is not too old and its endpoint has been up ever since."""
         table = self._tables.get(tenant)

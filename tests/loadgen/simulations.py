@@ -75,6 +75,8 @@ def floor(made: Arm, front: Any, schedule: Schedule | None = None) -> Floor:
 class ToTheFirst:
     """A front that sends everything to engine 0 and writes down what it is told."""
 
+    isolates = True
+
     def __init__(self, floor: Floor) -> None:
         self.floor = floor
         self.told: list[tuple[str, str, float]] = []

@@ -70,3 +70,12 @@ def test_kept_heads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_order_and_place_count() -> None:
     ab, ba = chain([block(1, 32), block(2, 32)], 16), chain([block(2, 32), block(1, 32)], 16)
     assert not set(ab) & set(ba)
+
+
+def test_prompts_of_different_salt_share_nothing() -> None:
+    said = [block(1, 64), block(2, 64)]
+    chains = [chain(rendered(block(0, 64), said, salt), 16) for salt in ("", "a", "b", "a")]
+    assert chains[1] == chains[3]
+    assert not set(chains[0]) & set(chains[1])
+    assert not set(chains[1]) & set(chains[2])
+    assert len({len(found) for found in chains}) == 1

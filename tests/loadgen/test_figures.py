@@ -9,7 +9,7 @@ import pytest
 from loadgen.report.arms import engines, footnotes, table
 from loadgen.report.figures import counts, curve, figures, judge, mean
 from loadgen.report.record import Outcome, Sample, Slo, TtftLimit
-from loadgen.report.run import RunReport, balance, interval, report
+from loadgen.report.run import RunReport, balance, difference, interval, report
 
 SLO = Slo(ttft=TtftLimit(base_ms=400, per_token_ms=0.25, free_tokens=2048), tpot_ms=100, stall_ms=400)
 
@@ -149,6 +149,24 @@ def test_intervals_come_from_seeds_or_from_blocks() -> None:
     assert 0.4 < low < 0.5 < high < 0.6 or low == high == 0.5
     assert interval([half] * 5) == (0.5, 0.5)
     assert interval([of(sample())]) is None
+
+
+def spread_over_time(late: int) -> RunReport:
+    """400 requests, every `late`-th of them late."""
+    reads = [[number / 4 + (9.0 if number % late == 0 else 0.1)] for number in range(400)]
+    return of(*[sample(number, sched_s=number / 4, reads=reads[number]) for number in range(400)])
+
+
+def test_arms_are_compared_in_pairs() -> None:
+    better, worse = spread_over_time(20), spread_over_time(4)
+    low, high = difference([better], [worse]) or (0, 0)
+    assert low - 1e-9 <= 0.2 <= high + 1e-9
+    assert high - low < 0.05, "the same blocks are drawn for both"
+    assert difference([better] * 5, [worse] * 5) == pytest.approx((0.2, 0.2))
+    assert difference([better], [better]) == (0, 0)
+    notes = list(footnotes(SLO, {"a": [better], "b": [worse], "c": [better]}))
+    assert any(note.startswith("a against b: +20.0 points") and "certain" not in note for note in notes)
+    assert any(note.startswith("a against c: +0.0 points") and "certain" in note for note in notes)
 
 
 def test_the_tables_print_every_arm_and_say_what_went_wrong() -> None:

@@ -13,12 +13,16 @@ from loadgen.report.arms import as_json
 from loadgen.report.record import Outcome
 from loadgen.schedule import Planned, Schedule, build
 from loadgen.sim import fleet as fleets
-from loadgen.sim.arm import Ran, run, run_all
+from loadgen.sim.arm import Arm, Ran, run, run_all
 from loadgen.sim.loop import Floor, Timing
-from loadgen.sim.policy import policy
+from loadgen.sim.policy import Policy, policy
 from loadgen.sim.replay import Replay, replay
 from loadgen.sim.routers import names as routers
+from loadgen.sim.through_core import ThroughCore
 from loadgen.workload.prompts import Block
+from policies.core import Core
+from policies.events import Arrived
+from policies.types import InferenceRequest
 from tests.loadgen.simulations import ToTheFirst, arm, floor, mini, run_to_the_first, scenario
 
 CORE_AND_ALL = ("core", *routers())
@@ -220,6 +224,13 @@ def test_shipped_fleets_read(name: str) -> None:
         assert 0.004 < known.decode_s < 0.03
 
 
+def test_a_fleet_may_be_of_sglang() -> None:
+    fleet = mini(variant="sglang", chunked_prefill_size=4096)
+    assert fleets.members(fleet)[0].endpoint().max_prefill_tokens == 4096
+    totals = run(arm(fleet=fleet), 3).report.totals
+    assert totals.ok == totals.offered > 200
+
+
 def test_a_run_can_be_stopped_on_the_way() -> None:
     seen: list[int] = []
 
@@ -230,3 +241,34 @@ def test_a_run_can_be_stopped_on_the_way() -> None:
     ran: Ran = run(arm(), 3, enough)
     assert len(seen) == 10
     assert ran.requests < 100
+
+
+@pytest.mark.parametrize(("router", "shared"), [("core", False), ("lmetric", True)])
+def test_tenants_share_an_engines_cache_only_behind_routers(router: str, shared: bool) -> None:
+    system = Block(namespace="sys", id=0, tokens=640)
+    one = planned(0, 1.0, system=system, input_tokens=743)
+    other = planned(1, 3.0, system=system, input_tokens=743, tenant="docs")
+    report = run(arm(router, fleet=mini(1), schedule=schedule(one, other)), 3).report
+    assert (report.totals.cached_tokens, report.totals.ideal_tokens) == ((640, 640) if shared else (0, 0))
+
+
+@pytest.mark.parametrize("block_tokens", [16, 48, 64, 256])
+def test_the_gateways_chain_is_taken_from_the_engines(block_tokens: int) -> None:
+    fleet = mini(max_model_len=65536)
+    made = arm(fleet=fleet)
+    settings = policy({"affinity": {"block_tokens": block_tokens}}, fleets.pools(fleet, "llama-8b"))
+    seen: list[InferenceRequest] = []
+    long = planned(0, 1.0, input_tokens=20_002, blocks=(Block(namespace="t", id=0, tokens=20_000),))
+    place = floor(made, lambda floor: begun(floor, made, settings, seen), schedule(long))
+    place.run()
+    fine = -(-4096 // block_tokens)
+    coarse = (20_002 - fine * block_tokens) // (4 * block_tokens)
+    assert len(seen[0].prefix) == fine + coarse
+    assert len(set(seen[0].prefix)) == fine + coarse
+
+
+def begun(floor: Floor, made: Arm, settings: Policy, seen: list[InferenceRequest]) -> ThroughCore:
+    front = ThroughCore(floor, Core(), fleets.members(made.fleet), settings)
+    front.record = lambda now, event, decided: seen.append(event.request) if isinstance(event, Arrived) else None
+    front.begin()
+    return front

@@ -35,6 +35,12 @@ def fresh(random: Random, blocks: int) -> tuple[int, ...]:
     return tuple(random.getrandbits(64) for _ in range(blocks))
 
 
+def blocks_of(index: Prefixes, endpoint: str, tenant: str) -> int:
+    """How many blocks this tenant's requests have left there."""
+    shelf = index._slots[endpoint].holdings._shelves.get(tenant)
+    return shelf.blocks if shelf is not None else 0
+
+
 def audit(index: Prefixes) -> None:
     """The masks say what the endpoints' runs say, all counts are true, and all bounds hold."""
     said: dict[int, int] = {}
@@ -42,8 +48,8 @@ def audit(index: Prefixes) -> None:
     for slot in [*index._slots.values(), *index._leaving]:
         holdings, runs = slot.holdings, set(slot.holdings._runs.values())
         assert all(holdings._runs[block] is run for run in runs for block in run.blocks)
-        assert sum(len(run.blocks) for run in runs) == len(holdings)
-        assert sum(shelf.blocks for shelf in holdings._shelves.values()) == len(holdings)
+        assert sum(len(run.blocks) for run in runs) == len(holdings._runs)
+        assert sum(shelf.blocks for shelf in holdings._shelves.values()) == len(holdings._runs)
         queued = [run for shelf in holdings._shelves.values() for queue in (shelf.once, shelf.again) for run in queue]
         assert len(queued) == len(runs) and set(queued) == runs
         text = sum(depth_bytes(run.end(), 64) - depth_bytes(run.start, 64) for run in runs)

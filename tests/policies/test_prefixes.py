@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policies.fingerprint import block_at, chain, depth_bytes
 from policies.state.prefixes import Prefixes
 from policies.types import Affinity
-from tests.policies.prompts import asked, audit, fresh
+from tests.policies.prompts import asked, audit, blocks_of, fresh
 
 RANDOM = Random(7)
 ENDPOINTS = ("x", "y", "z")
@@ -132,8 +132,7 @@ def test_bounds_hold_and_what_is_held_is_whole_from_the_start(
     made = index(kv_tokens=64 * kv_blocks, index_bytes=index_bytes)
     words = dict[str, None]()
     for at, (endpoint, word, tenant, what) in enumerate(asks):
-        word = tenant[0] + word
-        words[word] = None
+        words[word] = None  # tenants of one isolation group share their beginnings
         made.insert(endpoint, asked(prompt(word), tenant=tenant), float(at))
         if what == 0:
             made.down(endpoint)
@@ -142,6 +141,8 @@ def test_bounds_hold_and_what_is_held_is_whole_from_the_start(
             made.remove(endpoint, asked(prompt(word)))
         elif what == 2:
             made.confirm(endpoint, asked(prompt(next(iter(words)))), float(at))
+        elif what == 3:
+            made.remove(endpoint, asked(prompt(next(iter(words)))))
         audit(made)
     for slot in made._slots.values():
         for prefix in map(prompt, words):
@@ -218,6 +219,30 @@ def test_a_burst_finds_its_leader_and_a_bounce_takes_back_only_its_own() -> None
     audit(made)
 
 
+def test_a_bounce_does_not_take_back_what_another_brought_meanwhile() -> None:
+    made, short, long = index("x", kv_tokens=64 * 8), asked(prompt("aaaa")), asked(prompt("aaaabb"))
+    made.insert("x", short, 0.0)
+    made.insert("x", asked(prompt("bbbbbbbb")), 1.0)
+    made.insert("x", long, 2.0)
+    made.confirm("x", short, 3.0)
+    made.remove("x", short)
+    assert blocks(made, long.prefix, "x") == 6
+    audit(made)
+
+
+def test_what_gone_endpoints_had_is_swept_away_by_the_requests_that_follow() -> None:
+    made = index("x", "y")
+    for at in range(20):
+        made.insert("x", asked(fresh(RANDOM, 32)), float(at))
+    made.down("x")
+    one = asked(prompt("aaaa"))
+    for at in range(12):
+        made.insert("y", one, 20.0 + at)
+    assert made.used_bytes < 3_000
+    assert made._free_bits == [1]
+    audit(made)
+
+
 def test_the_end_of_a_request_makes_its_prompt_young_but_not_seen_again() -> None:
     made, one = index(ttl_s=100.0), asked(prompt("aaaa"))
     made.insert("x", one, 0.0)
@@ -236,6 +261,7 @@ def test_nothing_is_believed_longer_than_the_cache_takes_to_turn_over() -> None:
     made.used("x", 640 * 95, 695.0)
     assert blocks(made, one.prefix, "x", 705.0) == 0
     assert blocks(made, one.prefix, "x", 1000.0) == 4  # nothing came meanwhile: the cache did not turn over
+    assert blocks(made, one.prefix, "x", 600.0 + 1801.0) == 0
 
 
 def test_quiet_tenants_make_room_when_their_time_is_over() -> None:
@@ -244,7 +270,7 @@ def test_quiet_tenants_make_room_when_their_time_is_over() -> None:
         made.insert("x", asked(fresh(RANDOM, 4), tenant=f"tenant-{at}"), 0.0)
     for at in range(60):
         made.insert("x", asked(fresh(RANDOM, 4)), 20.0 + at / 100)
-    assert sum(made._slots["x"].holdings.blocks_of(f"tenant-{at}") for at in range(50)) == 0
+    assert sum(blocks_of(made, "x", f"tenant-{at}") for at in range(50)) == 0
     audit(made)
 
 
@@ -313,7 +339,7 @@ def test_a_flood_of_one_tenant_leaves_the_others_theirs() -> None:
     for at in range(2000):
         made.insert("x", asked(fresh(RANDOM, 8), tenant="acme"), 100.0 + at / 100)
     assert [made._slots["x"].holdings.depth(prefix) for prefix in mine] == [8] * 10
-    assert made._slots["x"].holdings.blocks_of("acme") > 200
+    assert blocks_of(made, "x", "acme") > 200
 
 
 def test_full_tenants_end_with_equal_parts() -> None:
@@ -321,7 +347,7 @@ def test_full_tenants_end_with_equal_parts() -> None:
     for at in range(3000):
         tenant = "acme" if at % 10 else "beta"  # nine prompts to one
         made.insert("x", asked(fresh(RANDOM, 8), tenant=tenant), at / 100)
-    parts = [made._slots["x"].holdings.blocks_of(tenant) for tenant in ("acme", "beta")]
+    parts = [blocks_of(made, "x", tenant) for tenant in ("acme", "beta")]
     assert min(parts) >= 130 and sum(parts) <= 300
 
 
@@ -332,7 +358,7 @@ def test_a_flood_among_many_tenants_is_found_too() -> None:
         made.insert("x", asked(fresh(RANDOM, 8), tenant=name), float(at))
     for at in range(3000):
         made.insert("x", asked(fresh(RANDOM, 8), tenant="flood"), 100.0 + at / 100)
-    assert sum(made._slots["x"].holdings.blocks_of(name) for name in names) >= 0.95 * 800
+    assert sum(blocks_of(made, "x", name) for name in names) >= 0.95 * 800
     audit(made)
 
 
@@ -349,6 +375,19 @@ def test_endpoints_that_join_get_their_part() -> None:
     audit(made)
 
 
+def test_other_bounds_hold_from_then_on_and_what_fits_stays() -> None:
+    made, mine = index("x", ttl_s=1000.0), asked(prompt("aaaa"))
+    for at in range(200):
+        made.insert("x", asked(fresh(RANDOM, 8)), float(at))
+    made.insert("x", mine, 200.0)
+    made.bound(Affinity(index_bytes=100_000, ttl_s=500.0))
+    assert blocks(made, mine.prefix, "x", 600.0) == 4
+    assert blocks(made, mine.prefix, "x", 701.0) == 0
+    for at in range(40):
+        made.insert("x", asked(fresh(RANDOM, 8)), 300.0 + at)
+    audit(made)
+
+
 # Trust
 
 
@@ -362,8 +401,10 @@ def test_predictions_follow_what_the_engine_reports() -> None:
     assert found.tokens("x") == 640
     assert found.cached("x") == pytest.approx(480, abs=5)
     made.reported("x", 0, 0)
-    made.reported("y", 640, 10_000)
     assert made.match(one, 0.0).cached("x") == found.cached("x")
+    made.insert("y", one, 0.0)
+    made.reported("y", 640, 10_000)
+    assert made.match(one, 0.0).cached("y") == 640
 
 
 def test_an_engine_that_keeps_forgetting_is_believed_to_be_smaller_until_it_does_not() -> None:
@@ -376,7 +417,7 @@ def test_an_engine_that_keeps_forgetting_is_believed_to_be_smaller_until_it_does
     assert (belief.kept, belief.text_bytes()) == (0.5, 64 * 50 * 4)
     for at in range(100):
         made.insert("x", asked(fresh(RANDOM, 10)), float(at))
-    assert len(made._slots["x"].holdings) <= 50
+    assert len(made._slots["x"].holdings._runs) <= 50
     for _ in range(1000):
         made.reported("x", 640, 0)
     assert belief.kept == 1 / 64
