@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from tests.kit import wire
+from tests.kit.engines import Engine
+from tests.kit.gateway import Gateway, config
 from tests.kit.processes import until, until_async
+from tests.kit.raw_client import connect
 from tests.kit.script_engine import FIN, RST, Seen, Step, Wait, load_page
-from tests.kit.stage import Stage, error_of, gathered, paced, stage
+from tests.kit.stage import PATHS, Stage, error_of, gathered, paced, stage
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(90)]
 
@@ -218,3 +221,28 @@ async def test_why_a_request_went_where_it_went_can_be_asked(tmp_path: Path) -> 
             assert (steps[0]["what"], steps[-1]["what"]) == ("dispatch", "finished")
         with pytest.raises(RuntimeError, match="404"):
             await made.gateway.admin("/admin/v1/explain/nobody")
+
+
+async def test_what_an_engine_says_of_itself_is_known_and_shown(tmp_path: Path) -> None:
+    """A simulated engine in a process of its own, as vLLM would say it."""
+    async with Engine(tmp_path, arguments=["--max-model-len", "4096", "--served-model-name", "m"]) as engine:
+        settings = config([engine.url], upstream={"scrape_s": 0.5})
+        async with Gateway(settings, tmp_path) as gateway:
+
+            async def known() -> bool:
+                (endpoint,) = (await gateway.admin("/health"))["endpoints"]
+                said = endpoint["engine"]
+                return bool(said["kv_tokens"] and said["context_tokens"] == 4096 and said["running"] == 0)
+
+            await until_async(known, 5, "the engine is not known")
+            body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2000, "stream": True}
+            client = await connect(gateway.port)
+            await client.send(wire.request(PATHS["chat"], body))
+
+            async def busy() -> bool:
+                metrics = await gateway.metrics()
+                return metrics.sum("forebay_engine_running") == 1 and metrics.sum("forebay_engine_kv_usage") > 0
+
+            await until_async(busy, 5, "the engine is not busy")
+            client.close()
+            assert gateway.stderr().count(b'"endpoint known"') == 2  # its context, then its cache
