@@ -13,7 +13,7 @@ from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
 HOPELESS_SLOS = 2.0  # expected later than so many times its deadline, an urgent request is refused
-SHED_FROM = 0.7  # saturation
+SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0
 
@@ -42,13 +42,16 @@ def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
 
 
 def is_shed(ticket: Ticket, settings: Settings, draw: float) -> bool:
-    """Whether a sheddable request is refused so that the pool keeps room. `draw`: 0..1, of the core's generator."""
-    if settings.shed == "off" or not ticket.band.sheddable:
-        return False
-    full = pool_saturation(ticket.pool.up)
+    """Whether a sheddable request is refused at once instead of at its timeout. `draw`: 0..1, of the core's generator.
+
+    The curve is over the expected wait, not over how full the endpoints are: with late binding they are full whenever
+    anybody waits, and a batch that can wait for five minutes loses nothing by it (docs/adr/0007-shed-by-wait.md).
+    """
     if settings.shed == "llmd":
-        return draw < min(1.0, 300.0 * full**5)
-    return full > SHED_FROM and draw < ((full - SHED_FROM) / (1.0 - SHED_FROM)) ** 2
+        return draw < min(1.0, 300.0 * pool_saturation(ticket.pool.up) ** 5)
+    patience_s = ticket.expires_s - ticket.request.arrived_s
+    spent = min(1.0, ticket.ttft_s / patience_s)
+    return spent > SHED_FROM and draw < ((spent - SHED_FROM) / (1.0 - SHED_FROM)) ** 2
 
 
 def left_queue(ticket: Ticket, now: float) -> None:

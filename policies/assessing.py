@@ -9,6 +9,7 @@ from policies.eligibility import eligible
 from policies.length import Lengths
 from policies.state.books import Books
 from policies.state.invariants import InvariantError
+from policies.state.ledger import Attempt
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
@@ -80,8 +81,9 @@ class Assessing:
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
-        shed = ticket.band.sheddable and admission.is_shed(ticket, settings, random.random())
-        return Reason.OVERLOADED if shed else None
+        if settings.shed == "off" or not ticket.band.sheddable:
+            return None
+        return Reason.OVERLOADED if admission.is_shed(ticket, settings, random.random()) else None
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""
@@ -93,9 +95,15 @@ class Assessing:
 
     def stand_in_line(self, ticket: Ticket) -> None:
         """Give it its place in its line."""
-        load = ticket.pool.up[0] if ticket.pool.up else None
-        speed, decode_s = (load.speed, load.endpoint.decode_s) if load is not None else (1.0, 0.0)
-        ordering.place(ticket, self._current.ordering, speed, decode_s)
+        up = ticket.pool.up or list(self._books.loads.values())
+        ordering.place(ticket, self._current.ordering, up[0])
+
+    def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
+        """Learn how long it really took, from the arrival and from the dispatch."""
+        pool = ticket.pool
+        pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+        service_s = ordering.service_s(attempt.load, attempt.tokens)
+        pool.services[ticket.long].learn(service_s, now - attempt.sent_s)
 
     @property
     def _current(self) -> Settings:

@@ -152,7 +152,7 @@ class Core:
         attempt.answered = True
         if ticket.request.streamed:
             attempt.load.learn(attempt.tokens, attempt.sent_s, now)
-            ticket.pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+            self._assessing.first_token(ticket, attempt, now)
         self._prefilled(ticket, attempt, now)
         self._reestimate(ticket, attempt, now)
 

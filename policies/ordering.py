@@ -17,11 +17,13 @@ dispatch of the pool is for the starved.
 from collections.abc import Iterable
 from math import ceil, inf
 
+from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
-from policies.types import Band, Prediction
+from policies.types import Band
 
 BUCKET_S = 0.05
+STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
 WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
 GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
@@ -37,27 +39,30 @@ def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
     return arrived_s + band.slo_ttft_s + band.ttft_per_token_s * max(0, prompt_tokens - band.free_tokens)
 
 
-def place(ticket: Ticket, ordering: str, speed: float, decode_s: float) -> None:
-    """Give a request its place in its line. `speed` in prompt tokens/s, `decode_s` seconds per token of an answer."""
+def service_s(load: Load, tokens: int) -> float:
+    """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
+    step = load.endpoint.step_tokens or load.endpoint.max_prefill_tokens
+    return (tokens + min(step, STEP_TOKENS)) / load.speed
+
+
+def place(ticket: Ticket, ordering: str, load: Load) -> None:
+    """Give a request its place in its line. `load`: an endpoint like those it may use."""
     if ordering == "fcfs":
         ticket.key = (ticket.order,)
         return
-    prefill_s = ticket.weight / speed
     arrived_s = ticket.request.arrived_s
-    cost_s = prefill_s + ANSWER_SHARE * _answer_s(ticket.output, decode_s)
+    answer_s = ticket.output.p50 * load.endpoint.decode_s if ticket.output is not None else 0.0
+    cost_s = ticket.weight / load.speed + ANSWER_SHARE * answer_s
     if ticket.due_s == inf:
         begin_s = arrived_s + WAIT_PER_COST * cost_s
     else:
-        ticket.begin_s = begin_s = ticket.due_s - prefill_s
+        lasts_s = ticket.pool.services[ticket.long].margin * service_s(load, ticket.weight)
+        ticket.begin_s = begin_s = ticket.due_s - lasts_s
         ticket.lost_s = begin_s + LOST_SLOS * (ticket.due_s - arrived_s)
     if ordering == "edf":
         ticket.key = (begin_s, ticket.order)
     else:
         ticket.key = (ceil(begin_s / BUCKET_S), _group(ticket), cost_s, ticket.order)
-
-
-def _answer_s(output: Prediction | None, decode_s: float) -> float:
-    return output.p50 * decode_s if output is not None else 0.0
 
 
 def _group(ticket: Ticket) -> int:

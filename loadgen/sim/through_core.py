@@ -33,6 +33,7 @@ FULL_CONTEXT_TOKENS = 131_072
 ENVELOPE_BYTES = 200  # of JSON around the text
 CAPACITY = (
     Reason.OVERLOADED,
+    Reason.EVICTED,
     Reason.QUEUE_TIMEOUT,
     Reason.BACKEND_SATURATED,
     Reason.NO_ENDPOINT,

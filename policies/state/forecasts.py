@@ -1,4 +1,4 @@
-"""How far the expected first tokens were off: the last ratios of actual over expected, for one lane of one pool."""
+"""How far expectations were off: the last ratios of actual over expected seconds, for one lane of one pool."""
 
 from collections import deque
 
@@ -6,15 +6,15 @@ SAMPLES = 512
 FIRST_MARGIN, TRUSTED_FROM = 1.5, 50  # until so many samples
 MARGIN_MIN, MARGIN_MAX = 0.5, 4.0
 REFRESH_EVERY = 16
-COVERED = 0.9
 
 
 class Forecast:
-    """`margin` x expectation covers nine of ten."""
+    """`margin` x expectation covers the share `wanted` of what happens."""
 
-    __slots__ = ("_ratios", "_since", "covered", "margin", "seen")
+    __slots__ = ("_ratios", "_since", "_wanted", "covered", "margin", "seen")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: float) -> None:
+        self._wanted = wanted
         self.margin = FIRST_MARGIN
         self.seen = 0
         self.covered = 0  # of them arrived within the margin of their time
@@ -33,4 +33,4 @@ class Forecast:
         if self._since >= REFRESH_EVERY and len(self._ratios) >= TRUSTED_FROM:
             self._since = 0
             ranked = sorted(self._ratios)
-            self.margin = min(MARGIN_MAX, max(MARGIN_MIN, ranked[int(COVERED * (len(ranked) - 1))]))
+            self.margin = min(MARGIN_MAX, max(MARGIN_MIN, ranked[int(self._wanted * (len(ranked) - 1))]))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DEAD_MIN = 32
 LONG_FROM_MIN = 2048
+COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
+SERVED = 0.75  # of those sent at the last moment are to be in time
 
 LaneKey = tuple[bool, tuple[str, ...], str]
 
@@ -131,6 +133,7 @@ class PoolQueue:
         "queued_in_lane",
         "queued_tokens",
         "rescan",
+        "services",
         "tokens_of",
         "up",
         "work",
@@ -151,7 +154,8 @@ class PoolQueue:
         self.queued_in_lane = [0, 0]  # short and long
         self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
-        self.forecasts = (Forecast(), Forecast())  # for short and long
+        self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
+        self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
         self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
         self.work = LaneWork()
