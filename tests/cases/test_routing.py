@@ -41,7 +41,10 @@ class Gate:
 async def test_c057_our_counts_are_the_engines_in_every_sample_with_probes_and_scrapes_all_the_time(
     tmp_path: Path,
 ) -> None:
-    async with stage(tmp_path, engines=15, upstream={"probe_s": 1, "scrape_s": 1}) as made, made.holding():
+    async with (
+        stage(tmp_path, engines=15, upstream={"probe_s": 1, "scrape_s": 0.2}, timeouts={"scale": 1}) as made,
+        made.holding(),
+    ):
         for engine in made.engines:
             engine.answer = lambda seen: [Wait(0.5), *wire.echo(seen)]
         jobs, apart = [], []
@@ -52,7 +55,7 @@ async def test_c057_our_counts_are_the_engines_in_every_sample_with_probes_and_s
         answers = await asyncio.gather(*jobs)
         assert {answer.status for answer in answers} == {200}
         assert max(apart) <= 4  # what is on the wire at that moment
-        assert all(engine.probes > 15 for engine in made.engines)
+        assert all(engine.probes > 6 for engine in made.engines)
         counts = [len(engine.seen) for engine in made.engines]
         assert max(counts) <= 1.25 * statistics.mean(counts) + 2
 
@@ -102,6 +105,7 @@ async def test_c058_every_route_counts_under_every_ordering(route: str, ordering
         "endpoint": {"max_seqs": 128, "max_prefill_tokens": 1_000_000},
         "admission": {"ordering": ordering},
         "classes": {"standard": {"slo": {"ttft_ms": 600_000}}},
+        "timeouts": {"scale": 1},  # so many connects at once take their time
     }
     async with stage(tmp_path, engines=8, **changes) as made, made.holding():
         gate = Gate()
