@@ -45,6 +45,7 @@ __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "Totals"]
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
 SWEEP_S = 1.0  # between looks at what changes slowly
+SWEEP_BLOCKS = 5_000  # of endpoints that are gone are forgotten then
 
 
 class Core:
@@ -99,15 +100,15 @@ class Core:
             case LoadObserved():
                 self._observed(event, now)
             case _:
-                self._changed(event)
+                self._changed(event, now)
         return None
 
-    def _changed(self, event: Event) -> None:
+    def _changed(self, event: Event, now: float) -> None:
         match event:
             case EndpointUp():
                 self._endpoint_up(event.endpoint)
             case EndpointDown():
-                self._endpoint_down(event.name)
+                self._endpoint_down(event.name, now)
             case SettingsChanged():
                 self._settings_changed(event.settings)
             case LengthsRestored():
@@ -271,6 +272,8 @@ class Core:
         self._sweep_s = now + SWEEP_S
         for load in self._books.loads.values():
             load.forget_stale_sight(now)
+        if self._books.prefixes is not None:
+            self._books.prefixes.sweep(SWEEP_BLOCKS)
         for queue in self._books.pools.values():
             if lanes.look_after(queue, now) and queue.queued:
                 self._placing.touch(queue)
@@ -282,10 +285,11 @@ class Core:
         if self._books.prefixes is not None:
             self._books.prefixes.up(endpoint.name, endpoint.kv_tokens)
 
-    def _endpoint_down(self, name: str) -> None:
+    def _endpoint_down(self, name: str, now: float) -> None:
         self._books.endpoint_down(name)
         if self._books.prefixes is not None:
             self._books.prefixes.down(name)
+            self._books.sessions.down(name, now)
 
     def _observed(self, event: LoadObserved, now: float) -> None:
         load = self._books.loads.get(event.endpoint)

@@ -19,6 +19,7 @@ from policies.state.books import Books
 from policies.state.endings import evict
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
+from policies.state.sessions import Turn
 from policies.state.tickets import Ticket
 from policies.types import Settings
 
@@ -182,6 +183,9 @@ class Placing:
         if self.books.prefixes is not None:
             self.books.prefixes.insert(load.name, ticket.request, now)
             self.books.prefixes.used(load.name, uncached, now)
+            if ticket.request.session:
+                turn = Turn(endpoint=load.name, prompt_tokens=ticket.tokens, at_s=now)
+                self.books.sessions.keep(ticket.request.tenant, ticket.request.session, turn)
         if uncached:
             slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if ticket.request.streamed else 1.0)
             self.books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)

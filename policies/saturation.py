@@ -16,10 +16,10 @@ WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
     sequences, tokens = ticket.sequences, ticket.tokens
-    match = ticket.match
+    known = ticket.match is not None or ticket.hint
     found: list[Load] = []
     for load in loads:
-        uncached = tokens if match is None else tokens - match.cached(load.name)
+        uncached = ticket.uncached(load.name) if known else tokens
         if long_from and uncached > long_from:
             free = load.longs < load.lanes
         else:

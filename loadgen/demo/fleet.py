@@ -19,10 +19,6 @@ ENGINES = 4
 _GROUPS = 2  # processes that carry them: one each for the two cores this should run on
 PROFILE = "llama70b-fp8-h200-tp2"
 _BUDGET, _SEQS, _CONTEXT = 2048, 256, 32768
-# How much unanswered prompt the gateway binds to one engine: as much as the longest prompt. With one step (2,048) an
-# engine would have a long prompt all to itself, although its long-prefill cap lets short ones run beside it: 94.7 % of
-# this load within its SLO instead of 98.1 % (engine model in virtual time, five seeds).
-_PREFILL = _CONTEXT
 _START_S = 60.0
 _FOREBAY = (sys.executable, "-m", "gateway")
 
@@ -110,13 +106,13 @@ def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object
                 "engine": "vllm",
                 "pools": ["main"],
                 "max_seqs": _SEQS,
-                "max_prefill_tokens": _PREFILL,
+                "max_prefill_tokens": _BUDGET,
             }
             for number, url in enumerate(engines)
         ],
         "classes": {
-            "interactive": {"queue_timeout_s": 30},
-            "standard": {"queue_timeout_s": 60},
+            "interactive": {"slo": {"ttft_ms": 400, "itl_ms": 100}},
+            "standard": {"slo": {"ttft_ms": 400, "itl_ms": 100}},
             "batch": {"queue_timeout_s": 120},
         },
         "admission": {"drain_lag_s": 0, "drain_grace_s": 5},

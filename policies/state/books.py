@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from policies.state.ledger import Attempt, Load
 from policies.state.prefixes import Prefixes
 from policies.state.queues import PoolQueue, long_from
+from policies.state.sessions import Sessions
 from policies.state.tickets import Ticket
 from policies.state.timers import Timers
 from policies.state.views import Totals
@@ -31,6 +32,7 @@ class Books:
         "queued_in_band",
         "received",
         "rejected",
+        "sessions",
         "tickets",
         "timers",
     )
@@ -42,6 +44,7 @@ class Books:
         self._named: dict[str, PoolQueue] = {}
         self.models: dict[str, list[PoolQueue]] = {}  # its pools, the smallest bound first
         self.timers = Timers()
+        self.sessions = Sessions()
         self.prefixes: Prefixes | None = None  # None: placed without regard to them
         self.queued = 0
         self.queued_bytes = 0

@@ -30,6 +30,8 @@ class Ticket:
         "due_s",
         "expires_s",
         "hold_s",
+        "hint",
+        "hint_tokens",
         "key",
         "line",
         "long",
@@ -67,6 +69,8 @@ class Ticket:
         self.lost_s = inf  # from then on it cannot be in time, and stands behind those that can
         self.match: Match | None = None  # only where some endpoint has some of it
         self.matched_s = 0.0
+        self.hint = ""  # where its session's last turn went, if nobody is known to have any of it
+        self.hint_tokens = 0
         self.output: Prediction | None = None
         self.ttft_s = 0.0  # predicted at arrival, counted from then
         self.only = ""  # the endpoint it waits for, until `hold_s`
@@ -82,13 +86,21 @@ class Ticket:
     def uncached(self, endpoint: str) -> int:
         """Prompt tokens that this endpoint would have to compute."""
         match = self.match
-        return self.tokens if match is None else self.tokens - match.cached(endpoint)
+        if match is not None:
+            return self.tokens - match.cached(endpoint)
+        return self.tokens - self.hint_tokens if endpoint == self.hint else self.tokens
 
     def take_match(self, match: Match, now: float) -> int:
         """Remember who has how much of its prompt cached; the most that anybody has."""
         self.matched_s = now
         self.match = match if match.holders else None
         return match.cached(match.holders[0]) if match.holders else 0
+
+    def take_hint(self, endpoint: str, tokens: int) -> int:
+        """Take what the last turn of its session left there for cached; those tokens."""
+        self.hint = endpoint
+        self.hint_tokens = max(0, min(tokens, self.tokens - 1))
+        return self.hint_tokens
 
     def may_use(self, endpoint: str) -> bool:
         """Whether it may go there: it has not come back from it, and does not wait for another."""

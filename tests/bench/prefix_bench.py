@@ -11,7 +11,6 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
 from policies.fingerprint import chain, depth_bytes, seed
-from policies.state.heads import Heads
 from policies.state.match import Match
 from policies.state.prefixes import Prefixes
 from policies.types import Affinity, InferenceRequest
@@ -118,18 +117,8 @@ def chains() -> bool:
     return good
 
 
-def rankings() -> None:
-    for endpoints in (4, 64, 256):
-        heads, names = Heads(64), [f"engine-{at}" for at in range(endpoints)]
-        keys = iter(fresh(3000))
-        first = costs_us(lambda heads=heads, names=names, keys=keys: heads.cold(next(keys), names))  # type: ignore[misc]
-        again = costs_us(lambda heads=heads, names=names: heads.cold(7, names))  # type: ignore[misc]
-        print(f"ranking {endpoints} endpoints for a new head: {first:.1f} µs, for a known one: {again:.1f} µs")
-
-
 def main() -> int:
     good = chains()
-    rankings()
     print(f"\nindex, µs: {BLOCKS} blocks known, held by one, or by all in their first 8; {NEW_BLOCKS} new ones")
     columns = ["new", "new p99", "known", "cold", "match", "shared", "cached", "other"]
     print(f"{'endpoints':>9}  {'MiB':>5}  " + "  ".join(f"{column:>7}" for column in columns))
