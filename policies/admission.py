@@ -13,6 +13,8 @@ from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
 HOPELESS_SLOS = 2.0  # expected later than so many times its deadline, an urgent request is refused
+EAGER = 0
+EF = 1.0
 SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0
@@ -37,6 +39,10 @@ def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
         return "queue"
     left_s = ticket.due_s - now
     if band.on_late == "reject":
+        if EAGER:
+            over = EAGER == 1 or now - ticket.pool.above_since.get(band.name, now) >= CODEL_INTERVAL_S
+            if over and forecast.typical * ticket.ttft_s > left_s * EF:
+                return "reject"
         return "reject" if ticket.ttft_s > HOPELESS_SLOS * left_s else "queue"
     return "downgrade" if forecast.margin * ticket.ttft_s > left_s else "queue"
 

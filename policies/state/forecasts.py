@@ -11,11 +11,12 @@ REFRESH_EVERY = 16
 class Forecast:
     """`margin` x expectation covers the share `wanted` of what happens."""
 
-    __slots__ = ("_ratios", "_since", "_wanted", "covered", "margin", "seen")
+    __slots__ = ("_ratios", "_since", "_wanted", "covered", "margin", "seen", "typical")
 
     def __init__(self, wanted: float) -> None:
         self._wanted = wanted
         self.margin = FIRST_MARGIN
+        self.typical = 1.0
         self.seen = 0
         self.covered = 0  # of them arrived within the margin of their time
         self._ratios: deque[float] = deque(maxlen=SAMPLES)
@@ -33,4 +34,5 @@ class Forecast:
         if self._since >= REFRESH_EVERY and len(self._ratios) >= TRUSTED_FROM:
             self._since = 0
             ranked = sorted(self._ratios)
+            self.typical = ranked[len(ranked) // 2]
             self.margin = min(MARGIN_MAX, max(MARGIN_MIN, ranked[int(self._wanted * (len(ranked) - 1))]))
