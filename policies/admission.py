@@ -2,7 +2,11 @@
 
 The first token is expected after what waits ahead, what is outstanding on the nearest endpoint, and the request's own
 prefill. How far that is off is learned: the margin is the p90 of actual over expected of the last requests, so about
-nine of ten arrive within margin x expectation. Refused is before the first byte and never after.
+nine of ten arrive within margin x expectation; typically they take `typical` x expectation.
+
+A class that would rather be refused than late (`on_late: reject`) is refused when it is more likely late than not:
+who is let in at the edge of its deadline makes the next one late (docs/adr/0011-refuse-the-likely-late.md). Refused is
+before the first byte and never after.
 """
 
 from policies.saturation import pool_saturation
@@ -12,9 +16,6 @@ from policies.state.tickets import Ticket
 from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
-HOPELESS_SLOS = 2.0  # expected later than so many times its deadline, an urgent request is refused
-EAGER = 0
-EF = 1.0
 SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0
@@ -39,11 +40,7 @@ def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
         return "queue"
     left_s = ticket.due_s - now
     if band.on_late == "reject":
-        if EAGER:
-            over = EAGER == 1 or now - ticket.pool.above_since.get(band.name, now) >= CODEL_INTERVAL_S
-            if over and forecast.typical * ticket.ttft_s > left_s * EF:
-                return "reject"
-        return "reject" if ticket.ttft_s > HOPELESS_SLOS * left_s else "queue"
+        return "reject" if forecast.typical * ticket.ttft_s > left_s else "queue"
     return "downgrade" if forecast.margin * ticket.ttft_s > left_s else "queue"
 
 
