@@ -9,13 +9,14 @@ who is let in at the edge of its deadline makes the next one late (docs/adr/0011
 before the first byte and never after.
 """
 
-from policies.saturation import pool_saturation
+from policies.saturation import pool_saturation, service_s
 from policies.state.forecasts import Forecast
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
+LIKELY_LATE = 1.5  # times the time left, a typical first token is expected: refused where late is no use
 SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0
@@ -27,7 +28,7 @@ def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     for load in pool.up:
         speed += load.speed
         busy = load.prefill_tokens - (0 if ticket.long else load.long_tokens)
-        nearest_s = min(nearest_s, (busy + ticket.uncached(load.name)) / load.speed)
+        nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
     if not speed:
         return float("inf")
     return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S
@@ -40,7 +41,7 @@ def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
         return "queue"
     left_s = ticket.due_s - now
     if band.on_late == "reject":
-        return "reject" if forecast.typical * ticket.ttft_s > left_s else "queue"
+        return "reject" if forecast.typical * ticket.ttft_s > LIKELY_LATE * left_s else "queue"
     return "downgrade" if forecast.margin * ticket.ttft_s > left_s else "queue"
 
 

@@ -7,6 +7,7 @@ from policies import admission, ordering, pool
 from policies.decisions import Reason
 from policies.eligibility import eligible
 from policies.length import Lengths
+from policies.saturation import service_s
 from policies.state.books import Books
 from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt
@@ -102,7 +103,7 @@ class Assessing:
         """Learn how long it really took, from the arrival and from the dispatch."""
         pool = ticket.pool
         pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
-        service_s = ordering.service_s(attempt.load, attempt.tokens)
+        service_s = service_s(attempt.load, attempt.tokens)
         pool.services[ticket.long].learn(service_s, now - attempt.sent_s)
 
     @property

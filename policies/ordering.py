@@ -17,13 +17,13 @@ dispatch of the pool is for the starved.
 from collections.abc import Iterable
 from math import ceil, inf
 
+from policies.saturation import service_s
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band
 
 BUCKET_S = 0.05
-STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
 WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
 GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
@@ -37,12 +37,6 @@ def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
     if not band.slo_ttft_s:
         return inf
     return arrived_s + band.slo_ttft_s + band.ttft_per_token_s * max(0, prompt_tokens - band.free_tokens)
-
-
-def service_s(load: Load, tokens: int) -> float:
-    """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
-    step = load.endpoint.step_tokens or load.endpoint.max_prefill_tokens
-    return (tokens + min(step, STEP_TOKENS)) / load.speed
 
 
 def place(ticket: Ticket, ordering: str, load: Load) -> None:

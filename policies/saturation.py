@@ -12,7 +12,7 @@ from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
 BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
-WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's utilization detector)
+STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
@@ -61,3 +61,9 @@ def pool_saturation(loads: Sequence[Load]) -> float:
     if not weight:
         return 1.0
     return sum(min(1.5, saturation(load)) * load.room_seqs for load in loads) / weight
+
+
+def service_s(load: Load, tokens: int) -> float:
+    """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
+    step = load.endpoint.step_tokens or load.endpoint.max_prefill_tokens
+    return (tokens + min(step, STEP_TOKENS)) / load.speed

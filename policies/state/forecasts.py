@@ -2,10 +2,10 @@
 
 from collections import deque
 
-SAMPLES = 512
+SAMPLES = 256
 FIRST_MARGIN, TRUSTED_FROM = 1.5, 50  # until so many samples
 MARGIN_MIN, MARGIN_MAX = 0.5, 4.0
-REFRESH_EVERY = 16
+REFRESH_EVERY = 8
 
 
 class Forecast:
