@@ -42,7 +42,7 @@ class Assessing:
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
         """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
-        books, lengths = self._books, self.lengths
+        lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
         self._arrivals += 1
         ticket = Ticket(request, queues[0], self._arrivals, band)
@@ -75,16 +75,22 @@ class Assessing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if self._books.full(ticket.request, ticket.band, settings):
+        if not self.has_place(ticket):
             return Reason.OVERLOADED
         match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
+                if not self.has_place(ticket):
+                    return Reason.OVERLOADED
         if settings.shed == "off" or not ticket.band.sheddable:
             return None
         return Reason.OVERLOADED if admission.is_shed(ticket, settings, random.random()) else None
+
+    def has_place(self, ticket: Ticket) -> bool:
+        """Whether the queue takes one more of its band."""
+        return self._current.queueing and not self._books.full(ticket.request, ticket.band, self._current)
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""
@@ -103,8 +109,7 @@ class Assessing:
         """Learn how long it really took, from the arrival and from the dispatch."""
         pool = ticket.pool
         pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
-        service_s = service_s(attempt.load, attempt.tokens)
-        pool.services[ticket.long].learn(service_s, now - attempt.sent_s)
+        pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
 
     @property
     def _current(self) -> Settings:

@@ -9,9 +9,11 @@ Rules:
 The same events at the same times give the same decisions, in any process (`forebay replay`).
 """
 
+from collections.abc import Sequence
 from random import Random
 
 from policies import lanes
+from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
 from policies.decisions import Decision, Reason
 from policies.eligibility import GIVEN_UP, may_go_again
@@ -34,8 +36,7 @@ from policies.placing import Placing
 from policies.state.books import Books
 from policies.state.endings import fail, reject
 from policies.state.invariants import InvariantError, audit
-from policies.state.ledger import Attempt
-from policies.state.prefixes import Prefixes
+from policies.state.ledger import Attempt, Load
 from policies.state.tickets import Ticket
 from policies.state.views import EndpointView, FlowView, Totals
 from policies.types import Endpoint, InferenceRequest, Settings
@@ -135,7 +136,8 @@ class Core:
         if first:
             room = self._placing.room(ticket, queue.up, now)
             if room:
-                return self._placing.place(ticket, room, now)
+                left_queue(ticket, now)
+                return self._placed(ticket, room, now)
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
@@ -144,6 +146,13 @@ class Core:
         if books.enqueue(ticket) and not first:
             self._placing.touch(queue)
         return None
+
+    def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
+        """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
+        may_wait = ticket.match is not None and self._assessing.has_place(ticket)
+        if may_wait:
+            self._assessing.stand_in_line(ticket)
+        return self._placing.place(ticket, room, now, may_wait)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
@@ -264,18 +273,19 @@ class Core:
         self._reestimate(ticket, attempt, attempt.sent_s)
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:
-        queued = [ticket for queue in self._books.pools.values() for ticket in queue.waiting()]
-        out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queued)
+        for queue in self._books.pools.values():
+            out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queue.waiting())
         self._placing.serve(now, out)
 
     def _sweep(self, now: float) -> None:
         self._sweep_s = now + SWEEP_S
         for load in self._books.loads.values():
-            load.forget_stale_sight(now)
+            if load.forget_stale_sight(now):
+                self._placing.freed(load)
         if self._books.prefixes is not None:
             self._books.prefixes.sweep(SWEEP_BLOCKS)
         for queue in self._books.pools.values():
-            if lanes.look_after(queue, now) and queue.queued:
+            if (lanes.look_after(queue, now) or queue.lenders) and queue.queued:
                 self._placing.touch(queue)
 
     # ---- endpoints and settings
@@ -286,7 +296,7 @@ class Core:
             self._books.prefixes.up(endpoint.name, endpoint.kv_tokens)
 
     def _endpoint_down(self, name: str, now: float) -> None:
-        self._books.endpoint_down(name)
+        self._placing.endpoint_down(name)
         if self._books.prefixes is not None:
             self._books.prefixes.down(name)
             self._books.sessions.down(name, now)
@@ -304,20 +314,11 @@ class Core:
         if before is None or before.seed != settings.seed:
             self._placing.random = Random(settings.seed)
         if before is None or before.affinity != settings.affinity:
-            self._books.prefixes = self._known_prefixes(settings)
+            self._books.change_affinity(settings.affinity)
         self._settings = settings
         self._assessing.change(settings)
         self._placing.change(settings)
         self._books.change_pools(settings.pools.values(), DRAIN_WINDOW_S * settings.timer_scale)
-
-    def _known_prefixes(self, settings: Settings) -> Prefixes | None:
-        if settings.affinity is None:
-            return None
-        prefixes = Prefixes(settings.affinity)
-        for load in self._books.loads.values():
-            if load.up:
-                prefixes.up(load.name, load.endpoint.kv_tokens)
-        return prefixes
 
     @property
     def _current(self) -> Settings:
@@ -344,5 +345,6 @@ class Core:
         return self._assessing.lengths.dump()
 
     def check(self) -> None:
-        """Raise InvariantError when the books do not add up. Linear in everything: for tests."""
+        """Raise InvariantError when the books do not add up, or somebody waits in vain. Linear in everything: for tests."""
         audit(self._books)
+        self._placing.check()

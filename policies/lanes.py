@@ -23,8 +23,8 @@ HURTS_S, WHOLE_S = 60.0, 300.0  # hurt for so long, a split is taken back, and n
 def look_after(pool: PoolQueue, now: float) -> bool:
     """Once a second: watch who waits for whom, and move a lane when it is time. True when one was moved."""
     work, loads = pool.work, _capable(pool)
-    if pool.pool.lanes != "auto" or not loads:
-        return _all_take(loads)
+    if pool.pool.lanes != "auto" or not any(load.takes_long for load in loads):
+        return _all_take(loads)  # the latter when those that did have gone
     split = any(not load.takes_long for load in loads)
     blocked = pool.queued_in_lane[False] > 0 and any(load.longs for load in loads)
     idle = (

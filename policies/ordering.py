@@ -41,17 +41,17 @@ def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
 
 def place(ticket: Ticket, ordering: str, load: Load) -> None:
     """Give a request its place in its line. `load`: an endpoint like those it may use."""
+    arrived_s = ticket.request.arrived_s
+    lasts_s = ticket.pool.services[ticket.long].margin * service_s(load, ticket.weight)
+    ticket.begin_s = begin_s = ticket.due_s - lasts_s
     if ordering == "fcfs":
         ticket.key = (ticket.order,)
         return
-    arrived_s = ticket.request.arrived_s
     answer_s = ticket.output.p50 * load.endpoint.decode_s if ticket.output is not None else 0.0
     cost_s = ticket.weight / load.speed + ANSWER_SHARE * answer_s
-    if ticket.due_s == inf:
+    if begin_s == inf:
         begin_s = arrived_s + WAIT_PER_COST * cost_s
     else:
-        lasts_s = ticket.pool.services[ticket.long].margin * service_s(load, ticket.weight)
-        ticket.begin_s = begin_s = ticket.due_s - lasts_s
         ticket.lost_s = begin_s + LOST_SLOS * (ticket.due_s - arrived_s)
     if ordering == "edf":
         ticket.key = (begin_s, ticket.order)
@@ -70,7 +70,8 @@ def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
     starved: list[Ticket] = []
     for lane in pool.lanes():
-        lane.give_up(now)
+        if lane.give_up(now):
+            pool.rescan = True  # the line has another head: it may fit where nobody has looked
         ready, late = lane.ready.head(), lane.late.head()
         if ready is not None:
             heads.append((rank(ready, now), False, ready.key, ready))

@@ -17,7 +17,7 @@ STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
-    sequences, tokens = ticket.sequences, ticket.tokens
+    tokens = ticket.tokens
     known = ticket.match is not None or ticket.hint
     found: list[Load] = []
     for load in loads:
@@ -27,14 +27,14 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         else:
             short = load.prefill_tokens - load.long_tokens
             free = short < load.max_prefill_tokens * (BESIDE_LONG if load.longs else 1.0)
-        if free and (not load.sequences or _holds(load, ticket, sequences)):
+        if free and (not load.sequences or holds(load, ticket)):
             found.append(load)
     return found
 
 
-def _holds(load: Load, ticket: Ticket, sequences: int) -> bool:
+def holds(load: Load, ticket: Ticket) -> bool:
     """Whether a place and memory are left."""
-    if load.sequences + load.foreign + sequences > load.room_seqs:
+    if load.sequences + load.foreign + ticket.sequences > load.room_seqs:
         return False
     if not load.kv_bound:
         return True

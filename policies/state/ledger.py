@@ -110,7 +110,8 @@ class Load:
         foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences))
         self.foreign += (foreign - self.foreign) * FOREIGN_WEIGHT
         self.peak = self.sequences
-        self.gap_s = now - self.seen_s if self.seen_s else 0.0
+        gap_s = now - self.seen_s if self.seen_s else 0.0
+        self.gap_s = min(gap_s, STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S))  # a pause is no new habit
         self.seen_s = now
         total = seen.kv_tokens or self.endpoint.kv_tokens
         if seen.kv_usage is not None and total:
@@ -118,12 +119,14 @@ class Load:
             self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
         self._press(seen.waiting, now)
 
-    def forget_stale_sight(self, now: float) -> None:
-        """What it said is not believed any more once four looks at it have failed: our own counts alone count."""
-        if self.seen_s and now - self.seen_s > STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
-            self.foreign = 0.0
-            self.kv_extra = 0
-            self.seen_s = 0.0
+    def forget_stale_sight(self, now: float) -> bool:
+        """Once four looks at it have failed, what it said is not believed any more. True when that makes room."""
+        if now - self.seen_s <= STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
+            return False
+        held = self.foreign > 0.0 or self.kv_extra > 0
+        self.foreign = 0.0
+        self.kv_extra = 0
+        return held
 
     def let_take_long(self, takes_long: bool) -> None:
         """Whether it may take long prompts from now on; those it has stay."""

@@ -91,12 +91,14 @@ class Lane:
         self.ready = Line(self)
         self.late = Line(self)
 
-    def give_up(self, now: float) -> None:
-        """Whoever stands first and can no longer be in time stands in the late line from now on."""
-        ready = self.ready
+    def give_up(self, now: float) -> bool:
+        """Whoever stands first and can no longer be in time stands in the late line from now on. True: somebody did."""
+        ready, gave_up = self.ready, False
         while (head := ready.head()) is not None and head.lost_s <= now:
             ready.remove(head)
             self.late.push((head.order,), head)
+            gave_up = True
+        return gave_up
 
 
 class Flow:
@@ -117,6 +119,7 @@ class PoolQueue:
 
     __slots__ = (
         "above_since",
+        "borrowers",
         "drain",
         "flows",
         "forecasts",
@@ -146,6 +149,7 @@ class PoolQueue:
         self.name = pool.name
         self.up: list[Load] = []
         self.lenders: list[PoolQueue] = []
+        self.borrowers: list[PoolQueue] = []
         self.long_from = 0  # more uncached tokens than that make a long prompt
         self.flows: dict[tuple[str, str], Flow] = {}  # those with somebody in them
         self.queued = 0

@@ -52,7 +52,8 @@ def audit(index: Prefixes) -> None:
         assert sum(shelf.blocks for shelf in holdings._shelves.values()) == len(holdings._runs)
         queued = [run for shelf in holdings._shelves.values() for queue in (shelf.once, shelf.again) for run in queue]
         assert len(queued) == len(runs) and set(queued) == runs
-        text = sum(depth_bytes(run.end(), 64) - depth_bytes(run.start, 64) for run in runs)
+        size = index.block_tokens
+        text = sum(depth_bytes(run.end(), size) - depth_bytes(run.start, size) for run in runs)
         assert holdings.text_bytes == text
         most = slot.belief.text_bytes()
         assert most is None or slot.belief.kept < 1 or text <= most
