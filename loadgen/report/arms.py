@@ -169,7 +169,7 @@ def as_json(runs: Sequence[RunReport]) -> dict[str, object]:
             {**_labels(key), **mean([run.cells[key] for run in runs if key in run.cells]).as_json()}
             for key in cells({"": runs})
         ],
-        "runs": [_run(run) for run in runs],
+        "runs": [run_as_json(run) for run in runs],
     }
 
 
@@ -183,7 +183,8 @@ def compared(told: Mapping[str, dict[str, object]], arms: Arms) -> dict[str, obj
     return made
 
 
-def _run(run: RunReport) -> dict[str, object]:
+def run_as_json(run: RunReport) -> dict[str, object]:
+    """One run as plain values."""
     return {
         "seed": run.seed,
         "schedule": run.schedule,

@@ -23,7 +23,7 @@ from loadgen.sim.processes import spread
 from loadgen.sim.routers import make
 from loadgen.sim.through_core import Recorder, ThroughCore
 from loadgen.sim.through_router import ThroughRouter
-from policies.core import Core
+from policies.core import Core, PoolView
 
 CORE = "core"
 LEARNED = "learned"
@@ -47,9 +47,10 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """A report, and what it cost to get it."""
+    """A report, the core's view of its pools at the end (empty for a baseline), and what it cost to get them."""
 
     report: RunReport
+    pools: tuple[PoolView, ...]
     events: int
     requests: int
     took_s: float
@@ -69,7 +70,13 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
         _share(member, engine, sent, floor.now)
         for member, engine, sent in zip(members, floor.engines, floor.sent, strict=True)
     ]
-    return Ran(report=made, events=floor.events, requests=len(floor.samples), took_s=time.perf_counter() - began_s)
+    return Ran(
+        report=made,
+        pools=tuple(floor.front.pools()) if isinstance(floor.front, ThroughCore) else (),
+        events=floor.events,
+        requests=len(floor.samples),
+        took_s=time.perf_counter() - began_s,
+    )
 
 
 def run_all(tasks: Sequence[tuple[Arm, int]], jobs: int, done: Callable[[Arm, Ran], None]) -> list[Ran]:

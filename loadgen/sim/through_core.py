@@ -8,7 +8,7 @@ from loadgen.sim.fleet import Member
 from loadgen.sim.loop import Floor
 from loadgen.sim.policy import Policy
 from loadgen.sim.router import Seen
-from policies.core import Core
+from policies.core import Core, PoolView
 from policies.decisions import Decision, Dispatch, Reason
 from policies.events import (
     Arrived,
@@ -113,6 +113,10 @@ class ThroughCore:
     def tick(self, now: float) -> None:
         """Told as `Tick`."""
         self._hand_in(Tick(), now)
+
+    def pools(self) -> list[PoolView]:
+        """How the core sees its pools."""
+        return self._core.pools()
 
     def _over(self, call: Call, outcome: Ended, now: float) -> None:
         self._calls.pop(call.id, None)

@@ -21,7 +21,7 @@ from policies.state.drain import Drain
 from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
 from policies.state.tickets import Ticket
-from policies.state.views import FlowView
+from policies.state.views import FlowView, ForecastView, PoolView
 
 if TYPE_CHECKING:
     from policies.state.ledger import Load
@@ -208,6 +208,19 @@ class PoolQueue:
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
         return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
+
+    def view(self) -> PoolView:
+        """The pool as others may see it."""
+        return PoolView(
+            name=self.pool.name,
+            endpoints=len(self.up),
+            taking_long=sum(load.takes_long for load in self.up),
+            lane_moves=self.work.moves,
+            forecasts=tuple(
+                ForecastView(long=bool(long), seen=one.seen, covered=one.covered, margin=one.margin)
+                for long, one in enumerate(self.forecasts)
+            ),
+        )
 
     def views(self) -> list[FlowView]:
         return [_view(self.name, flow) for flow in self.flows.values()]
