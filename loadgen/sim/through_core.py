@@ -101,7 +101,7 @@ class ThroughCore:
                 running=look.running,
                 waiting=look.waiting,
                 kv_usage=look.kv_usage,
-                kv_tokens=member.profile.kv_tokens or 0,
+                kv_tokens=member.kv_tokens,
             )
             self._hand_in(event, now)
 
