@@ -32,14 +32,14 @@ version: 1
 name: unloaded
 seed: 7
 warmup: 1s
-duration: 10s
+duration: 5s
 slo: {ttft: {base_ms: 400}, tpot_ms: 100, stall_ms: 400}
 tenants:
   - name: one
     priority: interactive
-    arrivals: {kind: constant, rate: 20}
+    arrivals: {kind: constant, rate: 40}
     input: {kind: fixed, value: 32}
-    output: {kind: fixed, value: 2}
+    output: {kind: fixed, value: 1}
     max_tokens: {kind: fixed, value: 16}
 """
 

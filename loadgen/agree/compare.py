@@ -1,7 +1,8 @@
 """Figure beside figure: what was simulated, what the live runs came to, and how far apart they may be (loadgen.md 10).
 
-Of times and shares the median of the live runs is compared; what must be equal must be so in every one of them. A
-percentile with fewer than five requests beyond it, and a cell of less than a hundred, is shown and not judged.
+Of times and shares medians are compared; what must be equal must be so in every run. A percentile with fewer than five
+requests beyond it, and a cell of less than a hundred, is shown and not judged. Equal engines have no names: which of
+them is the busiest is drawn, so the busiest is compared with the busiest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,20 +21,27 @@ _TTFT_MS = ((0.5, 5.0, 0.05), (0.9, 10.0, 0.08), (0.99, 25.0, 0.15))  # percenti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. `unit` is "", ms or % (of 1); None: nothing of the kind happened. `most` 0: equal in every run."""
+    """One figure of all runs. `unit` is "", ms or % (of 1); a value None: nothing of the kind happened.
+
+    `most` is how far apart medians may be; 0: equal in every run.
+    """
 
     name: str
-    simulated: float | None
+    simulated: tuple[float | None, ...]
     live: tuple[float | None, ...]
     most: float
     unit: str = ""
     judged: bool = True
 
     @property
-    def middle(self) -> float | None:
-        """The median of the live runs that have it."""
-        known = [value for value in self.live if value is not None]
-        return median(known) if known else None
+    def expected(self) -> float | None:
+        """The median of what was simulated."""
+        return middle(self.simulated)
+
+    @property
+    def seen(self) -> float | None:
+        """The median of the live runs."""
+        return middle(self.live)
 
     @property
     def agrees(self) -> bool:
@@ -41,28 +49,34 @@ class Row:
         if not self.judged:
             return True
         if self.most == 0:
-            return all(value == self.simulated for value in self.live)
-        if self.middle is None or self.simulated is None:
-            return self.middle is self.simulated
-        return abs(self.middle - self.simulated) <= self.most
+            return len({*self.simulated, *self.live}) == 1
+        if self.seen is None or self.expected is None:
+            return self.seen is self.expected
+        return self.seen == self.expected or abs(self.seen - self.expected) <= self.most
+
+
+def middle(values: Sequence[float | None]) -> float | None:
+    """The median of those that are there."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 Value = Callable[[Came], float | None]
 
 
-def rows(case: Case, simulated: Came, live: Sequence[Ran], slack: float) -> Iterator[Row]:
+def rows(case: Case, simulated: Sequence[Came], live: Sequence[Ran], slack: float) -> Iterator[Row]:
     """Every row of a case; `slack` multiplies the tolerances of what is not to be equal."""
     yield from _told(case, live)
     made = _Rows(simulated, [one.came for one in live], slack)
     yield from made.counts()
-    for name in simulated.report.classes:
+    for name in simulated[0].report.classes:
         yield from made.first_tokens(name)
     yield made.row("TPOT p50", lambda came: came.report.totals.tpot_p50_ms, (0.0, 0.03), "ms")
     yield made.stall()
-    for key in simulated.report.cells:
+    for key in simulated[0].report.cells:
         yield made.attainment(key)
-    for member in case.members:
-        yield made.row(f"requests to {member.name}", lambda came, name=member.name: came.share(name), (0.03, 0.0), "%")  # type: ignore[misc]
+    for group in case.fleet.engines:
+        yield from made.shares(group.name, group.count)
     yield made.cached()
     yield made.row("engine steps", lambda came: came.steps, (0.0, 0.05))
     yield made.row("preemptions", lambda came: came.preemptions, (0.0, 0.0))
@@ -70,31 +84,32 @@ def rows(case: Case, simulated: Came, live: Sequence[Ran], slack: float) -> Iter
 
 def net(net_s: float) -> Row:
     """The constant that stands for all that is not simulated."""
-    return Row(name="beside queue and engine", simulated=0.0, live=(net_s * 1e3,), most=NET_LIMIT_MS, unit="ms")
+    return Row(name="beside queue and engine", simulated=(0.0,), live=(net_s * 1e3,), most=NET_LIMIT_MS, unit="ms")
 
 
 def _told(case: Case, live: Sequence[Ran]) -> Iterator[Row]:
     settings, endpoints = case.policy().settings, tuple(sorted(case.endpoints(), key=lambda known: known.name))
     differing = tuple(float(one.told.settings != settings) + (one.told.endpoints != endpoints) for one in live)
-    yield Row(name="settings, engines told otherwise", simulated=0.0, live=differing, most=0.0)
+    yield Row(name="settings, engines told otherwise", simulated=(0.0,), live=differing, most=0.0)
     decided = tuple(float(len(one.told.replayed.differences)) for one in live)
-    yield Row(name="decisions replayed otherwise", simulated=0.0, live=decided, most=0.0)
+    yield Row(name="decisions replayed otherwise", simulated=(0.0,), live=decided, most=0.0)
 
 
 class _Rows:
-    def __init__(self, simulated: Came, live: Sequence[Came], slack: float) -> None:
+    def __init__(self, simulated: Sequence[Came], live: Sequence[Came], slack: float) -> None:
         self._simulated = simulated
         self._live = live
         self._slack = slack
+        self._report = simulated[0].report  # says how many requests there are of each kind
 
     def row(self, name: str, value: Value, most: tuple[float, float], unit: str = "", judged: bool = True) -> Row:
         """`most`: a difference in the figure's own unit, and as a share of what was simulated; the larger holds."""
-        simulated = value(self._simulated)
+        simulated = tuple(value(came) for came in self._simulated)
         return Row(
             name=name,
             simulated=simulated,
             live=tuple(value(came) for came in self._live),
-            most=self._slack * max(most[0], most[1] * (simulated or 0.0)),
+            most=self._slack * max(most[0], most[1] * (middle(simulated) or 0.0)),
             unit=unit,
             judged=judged,
         )
@@ -107,7 +122,7 @@ class _Rows:
         yield self.row("output tokens", lambda came: came.output_tokens, equal)
 
     def first_tokens(self, cls: str) -> Iterator[Row]:
-        group = self._simulated.report.classes[cls]
+        group = self._report.classes[cls]
         for p, ms, share in _TTFT_MS:
             figure = f"ttft_p{p * 100:.0f}_ms"
             yield self.row(
@@ -119,18 +134,24 @@ class _Rows:
             )
 
     def stall(self) -> Row:
-        firm = self._simulated.report.totals.firm(0.99)
+        firm = self._report.totals.firm(0.99)
         return self.row("stall p99", lambda came: came.report.totals.stall_p99_ms, (20.0, 0.1), "ms", firm)
 
     def attainment(self, key: CellKey) -> Row:
-        cell = self._simulated.report.cells[key]
+        cell = self._report.cells[key]
         name = f"within SLO, {' '.join(key)}"
         return self.row(
             name, lambda came: _figure(came.report.cells.get(key), "attainment"), (0.02, 0.0), "%", cell.sufficient
         )
 
+    def shares(self, group: str, count: int) -> Iterator[Row]:
+        names = [f"{group}{number}" for number in range(count)]
+        for place in range(count):
+            name = f"requests to {group}, no. {place + 1}"
+            yield self.row(name, lambda came, place=place: came.shares(names)[place], (0.03, 0.0), "%")  # type: ignore[misc]
+
     def cached(self) -> Row:
-        most = 0.02 * self._simulated.report.totals.prompt_tokens
+        most = 0.02 * self._report.totals.prompt_tokens
         return self.row("cached tokens", lambda came: came.report.totals.cached_tokens, (most, 0.0))
 
 

@@ -1,5 +1,6 @@
 """What a run came to, live or simulated, as far as the two are compared."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.report.figures import counts
@@ -17,9 +18,10 @@ class Came:
     steps: int
     preemptions: int
 
-    def share(self, endpoint: str) -> float:
-        """Of all requests that were sent to an engine."""
-        return self.sent.get(endpoint, 0) / max(1, sum(self.sent.values()))
+    def shares(self, endpoints: Sequence[str]) -> list[float]:
+        """Of all requests that were sent to an engine, those to each of these, the busiest first."""
+        total = max(1, sum(self.sent.values()))
+        return sorted((self.sent.get(name, 0) / total for name in endpoints), reverse=True)
 
 
 def output_tokens(samples: list[Sample]) -> int:

@@ -16,7 +16,7 @@ from loadgen.agree.case import Case
 from loadgen.agree.compare import Row
 from loadgen.agree.live import Ran
 from loadgen.agree.table import note, table
-from loadgen.agree.virtual import simulated
+from loadgen.agree.virtual import nearby, simulated
 from loadgen.live.processes import LiveError
 from loadgen.scenario import ScenarioError
 from loadgen.sim.fleet import FleetError
@@ -74,12 +74,12 @@ class _Command:
 
     async def _compared(self, case: Case) -> list[Row]:
         net_s = await self._net_s(case)
-        expected = simulated(case, net_s)
+        expected = nearby(case, net_s)
         runs = [await self._valid(case, f"run {number + 1}") for number in range(self._options.runs)]
         rows = [compare.net(net_s), *compare.rows(case, expected, runs, self._options.slack)]
         page = Console(width=120)
         page.print(table(case.scenario.name, rows))
-        page.print(note(expected.report, [one.came.report for one in runs]), highlight=False)
+        page.print(note([one.report for one in (*expected, *(one.came for one in runs))]), highlight=False)
         (self._folder / f"{case.scenario.name}.json").write_bytes(msgspec.json.encode(rows) + b"\n")
         return rows
 
