@@ -18,6 +18,9 @@ def agree(  # noqa: PLR0913  # one parameter per flag
     out: Annotated[Path | None, typer.Option(help="Folder for what the runs leave.")] = None,
 ) -> None:
     """Do live and simulated runs agree?"""
+    unknown = sorted({*(allow or ())} - {"V1", "V9"})
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of V1, V9", param_hint="--allow")
     chosen = {"scenarios": tuple(scenario)} if scenario else {}
     options = AgreeOptions(
         **chosen, runs=runs, seconds=seconds, rate=rate, slack=slack, allow=tuple(allow or ()), out=out

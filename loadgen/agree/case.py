@@ -67,7 +67,6 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """What of forebay.yaml decides; addresses are not in it. Bounds follow from the engines' flags."""
         return {
             "pools": {name: self._pool(name) for name in self.fleet.pools},
-            "classes": {},
             "upstream": {"scrape_s": SCRAPE_S},
         }
 

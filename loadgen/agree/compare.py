@@ -84,7 +84,7 @@ def rows(case: Case, simulated: Sequence[Came], live: Sequence[Ran], slack: floa
 
 def net(net_s: float) -> Row:
     """The constant that stands for all that is not simulated."""
-    return Row(name="beside queue and engine", simulated=(0.0,), live=(net_s * 1e3,), most=NET_LIMIT_MS, unit="ms")
+    return Row(name="net constant", simulated=(0.0,), live=(net_s * 1e3,), most=NET_LIMIT_MS, unit="ms")
 
 
 def _told(case: Case, live: Sequence[Ran]) -> Iterator[Row]:

@@ -40,7 +40,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Engine:
+class Engine:
     """One engine as a process serves it."""
 
     name: str
@@ -92,13 +92,13 @@ def _load(case: Case) -> Load:
     )
 
 
-async def _start(case: Case, listeners: Listeners, processes: Processes, folder: Path) -> list[_Engine]:
-    engines: list[_Engine] = []
+async def _start(case: Case, listeners: Listeners, processes: Processes, folder: Path) -> list[Engine]:
+    engines: list[Engine] = []
     for group in case.fleet.engines:
         port, control = free_ports(group.count), free_ports(group.count)
         processes.start(f"engines-{group.name}", engine_argv(group, port, control))
         engines += (
-            _Engine(
+            Engine(
                 name=f"{group.name}{number}",
                 url=f"http://127.0.0.1:{port + number}",
                 control=f"http://127.0.0.1:{control + number}",
@@ -127,7 +127,7 @@ def engine_argv(group: Group, port: int, control: int) -> tuple[str, ...]:
     return (*FOREBAY, "engine", *serving.flags(values), *markers, *switches)
 
 
-def gateway_config(case: Case, listeners: Listeners, engines: list[_Engine], journal: Path) -> dict[str, Any]:
+def gateway_config(case: Case, listeners: Listeners, engines: list[Engine], journal: Path) -> dict[str, Any]:
     """The whole forebay.yaml."""
     contexts = [known.context_tokens for known in case.endpoints()]
     return {
@@ -152,7 +152,7 @@ def gateway_config(case: Case, listeners: Listeners, engines: list[_Engine], jou
     }
 
 
-async def _asked(engines: list[_Engine]) -> tuple[list[_State], list[_Lag]]:
+async def _asked(engines: list[Engine]) -> tuple[list[_State], list[_Lag]]:
     states, lags = [], []
     async with aiohttp.ClientSession(raise_for_status=True) as session:
         for engine in engines:

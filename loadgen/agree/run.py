@@ -18,6 +18,7 @@ from loadgen.agree.live import Ran
 from loadgen.agree.table import note, table
 from loadgen.agree.virtual import nearby, simulated
 from loadgen.live.processes import LiveError
+from loadgen.live.signals import INTERRUPTED, cancel_on_signal
 from loadgen.scenario import ScenarioError
 from loadgen.sim.fleet import FleetError
 
@@ -63,7 +64,15 @@ class _Command:
         self._folder = options.out or Path(tempfile.mkdtemp(prefix="forebay-agree-"))
 
     async def run(self, chosen: Sequence[Case]) -> int:
-        """Every case in turn."""
+        """Every case in turn; stopped by a signal it stops what it has started."""
+        cancel_on_signal()
+        try:
+            return await self._all(chosen)
+        except asyncio.CancelledError:
+            self._screen.print("agree: interrupted; engines and gateway are stopped.", highlight=False)
+            return INTERRUPTED
+
+    async def _all(self, chosen: Sequence[Case]) -> int:
         code = AGREE
         for case in chosen:
             rows = await self._compared(case)
@@ -80,7 +89,8 @@ class _Command:
         page = Console(width=120)
         page.print(table(case.scenario.name, rows))
         page.print(note([one.report for one in (*expected, *(one.came for one in runs))]), highlight=False)
-        (self._folder / f"{case.scenario.name}.json").write_bytes(msgspec.json.encode(rows) + b"\n")
+        told = [msgspec.to_builtins(row) | {"agrees": row.agrees} for row in rows]
+        (self._folder / f"{case.scenario.name}.json").write_bytes(msgspec.json.encode(told) + b"\n")
         return rows
 
     async def _net_s(self, case: Case) -> float:

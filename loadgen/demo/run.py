@@ -8,7 +8,6 @@ the gateway costs. Everything runs on this machine; what is started is stopped, 
 import asyncio
 import secrets
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from loadgen.demo.fleet import MODEL, choose_listeners, start_engines, start_gat
 from loadgen.live.load import Load
 from loadgen.live.processes import LiveError, Processes
 from loadgen.live.progress import LAG_LIMIT_MS
+from loadgen.live.signals import INTERRUPTED, cancel_on_signal
 from loadgen.report.record import REJECTED, Outcome, Sample
 from loadgen.report.stats import Report, report
 from loadgen.report.table import footnotes, table, verdict
@@ -31,7 +31,6 @@ from loadgen.scenario import Scenario, standard
 from loadgen.schedule import Schedule, build
 
 GATEWAY, ROUND_ROBIN = "gateway", "round robin"
-INTERRUPTED = 130
 MIN_SECONDS = 2.0
 _PLAIN_WIDTH = 100
 _FINE = (Outcome.OK, Outcome.CANCELLED, *REJECTED)
@@ -63,10 +62,7 @@ def run_demo(options: DemoOptions) -> int:
 
 
 async def _interruptible(options: DemoOptions, screen: Console) -> int:
-    work = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(which, work.cancel if work else loop.stop)
+    cancel_on_signal()
     try:
         return await _demo(options, screen)
     except asyncio.CancelledError:
