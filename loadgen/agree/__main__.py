@@ -13,7 +13,7 @@ def agree(  # noqa: PLR0913  # one parameter per flag
     runs: Annotated[int, typer.Option(min=1, help="Valid live runs of each; their median counts.")] = 3,
     seconds: Annotated[float | None, typer.Option(min=2, help="Length of the load, warm-up included.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second in all.")] = None,
-    slack: Annotated[float, typer.Option(min=1, help="Multiplies the tolerances: 2 for a saturated load.")] = 1.0,
+    saturated: Annotated[bool, typer.Option("--saturated", help="Tolerances for more load than is served.")] = False,
     allow: Annotated[list[str] | None, typer.Option(help="V1 or V9: compare live runs that break it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for what the runs leave.")] = None,
 ) -> None:
@@ -23,7 +23,7 @@ def agree(  # noqa: PLR0913  # one parameter per flag
         raise typer.BadParameter(f"{unknown[0]!r} is not one of V1, V9", param_hint="--allow")
     chosen = {"scenarios": tuple(scenario)} if scenario else {}
     options = AgreeOptions(
-        **chosen, runs=runs, seconds=seconds, rate=rate, slack=slack, allow=tuple(allow or ()), out=out
+        **chosen, runs=runs, seconds=seconds, rate=rate, saturated=saturated, allow=tuple(allow or ()), out=out
     )
     raise typer.Exit(agree_command(options))
 

@@ -16,6 +16,7 @@ from loadgen.report.figures import Figures
 from loadgen.report.run import CellKey
 
 NET_LIMIT_MS = 5.0
+EQUAL = (0.0, 0.0)
 _TTFT_MS = ((0.5, 5.0, 0.05), (0.9, 10.0, 0.08), (0.99, 25.0, 0.15))  # percentile; the larger of ms and share
 
 
@@ -64,10 +65,10 @@ def middle(values: Sequence[float | None]) -> float | None:
 Value = Callable[[Came], float | None]
 
 
-def rows(case: Case, simulated: Sequence[Came], live: Sequence[Ran], slack: float) -> Iterator[Row]:
-    """Every row of a case; `slack` multiplies the tolerances of what is not to be equal."""
+def rows(case: Case, simulated: Sequence[Came], live: Sequence[Ran], saturated: bool) -> Iterator[Row]:
+    """Every row of a case. A saturated load has doubled tolerances, and counts within 2 % of what is offered."""
     yield from _told(case, live)
-    made = _Rows(simulated, [one.came for one in live], slack)
+    made = _Rows(simulated, [one.came for one in live], saturated)
     yield from made.counts()
     for name in simulated[0].report.classes:
         yield from made.first_tokens(name)
@@ -79,7 +80,7 @@ def rows(case: Case, simulated: Sequence[Came], live: Sequence[Ran], slack: floa
         yield from made.shares(group.name, group.count)
     yield made.cached()
     yield made.row("engine steps", lambda came: came.steps, (0.0, 0.05))
-    yield made.row("preemptions", lambda came: came.preemptions, (0.0, 0.0))
+    yield made.row("preemptions", lambda came: came.preemptions, (0.0, 0.05) if saturated else EQUAL)
 
 
 def net(net_s: float) -> Row:
@@ -96,10 +97,10 @@ def _told(case: Case, live: Sequence[Ran]) -> Iterator[Row]:
 
 
 class _Rows:
-    def __init__(self, simulated: Sequence[Came], live: Sequence[Came], slack: float) -> None:
+    def __init__(self, simulated: Sequence[Came], live: Sequence[Came], saturated: bool) -> None:
         self._simulated = simulated
         self._live = live
-        self._slack = slack
+        self._saturated = saturated
         self._report = simulated[0].report  # says how many requests there are of each kind
 
     def row(self, name: str, value: Value, most: tuple[float, float], unit: str = "", judged: bool = True) -> Row:
@@ -109,16 +110,17 @@ class _Rows:
             name=name,
             simulated=simulated,
             live=tuple(value(came) for came in self._live),
-            most=self._slack * max(most[0], most[1] * (middle(simulated) or 0.0)),
+            most=(1 + self._saturated) * max(most[0], most[1] * (middle(simulated) or 0.0)),
             unit=unit,
             judged=judged,
         )
 
     def counts(self) -> Iterator[Row]:
-        equal = (0.0, 0.0)
+        equal = (0.01 * self._report.totals.offered, 0.01) if self._saturated else EQUAL
         yield self.row("completed", lambda came: came.report.totals.ok, equal)
         yield self.row("rejected", lambda came: came.report.totals.rejected, equal)
-        yield self.row("failed", lambda came: came.report.totals.failed, equal)
+        yield self.row("failed", lambda came: came.report.totals.failed, EQUAL)
+        yield self.row("prompt tokens", lambda came: came.report.totals.prompt_tokens, equal)
         yield self.row("output tokens", lambda came: came.output_tokens, equal)
 
     def first_tokens(self, cls: str) -> Iterator[Row]:

@@ -28,13 +28,13 @@ TRIES = 3  # of one run, until it is valid
 
 class AgreeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says. `seconds` and `rate` None: as loadgen.md 10 has them. `allow`: limits that live runs
-    may break, by their number there. `slack` multiplies the tolerances. `out` None: files of a run stay in /tmp."""
+    may break, by their number there. `saturated`: with the tolerances for such a load. `out` None: files of a run stay in /tmp."""
 
     scenarios: tuple[str, ...] = ("smoke", "mixed-lengths")
     runs: int = 3
     seconds: float | None = None
     rate: float | None = None
-    slack: float = 1.0
+    saturated: bool = False
     allow: tuple[str, ...] = ()
     out: Path | None = None
 
@@ -85,7 +85,7 @@ class _Command:
         net_s = await self._net_s(case)
         expected = nearby(case, net_s)
         runs = [await self._valid(case, f"run {number + 1}") for number in range(self._options.runs)]
-        rows = [compare.net(net_s), *compare.rows(case, expected, runs, self._options.slack)]
+        rows = [compare.net(net_s), *compare.rows(case, expected, runs, self._options.saturated)]
         page = Console(width=120)
         page.print(table(case.scenario.name, rows))
         page.print(note([one.report for one in (*expected, *(one.came for one in runs))]), highlight=False)

@@ -27,7 +27,7 @@ def note(runs: Sequence[RunReport]) -> str:
     judged = "~ too few requests to be judged."
     if all(run.balance.stationary and (run.totals.attainment or 0.0) > LIGHT_LOAD for run in runs):
         return judged
-    return f"{judged} Saturated: the tolerances are meant for less load; --slack 2 doubles them."
+    return f"{judged} The load saturates the engines: --saturated has the tolerances for that."
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tests.kit.processes import Child, python, until
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(150)]
 
 # Times are for an idle machine: here they may be far apart, and the limits that make a live run valid be broken.
-BUSY = ("--slack", "20", "--allow", "V1", "--allow", "V9")
+BUSY = ("--allow", "V1", "--allow", "V9")
 
 
 async def test_a_live_run_and_its_simulation_serve_the_same_and_the_journal_replays(tmp_path: Path) -> None:
