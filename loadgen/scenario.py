@@ -110,6 +110,11 @@ class Scenario(Fields, frozen=True):
         """Requests/s of all tenants together, on average; ScenarioError if a trace cannot be read."""
         return sum(tenant.arrivals.mean_rate(self.total_s) for tenant in self.tenants)
 
+    @property
+    def closed(self) -> bool:
+        """Whether some of the load waits for answers: rates then follow the system, and compare with no open loop."""
+        return any(getattr(tenant.arrivals, "users", None) is not None for tenant in self.tenants)
+
     def lasting(self, total_s: float) -> "Scenario":
         """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up, without a tail."""
         warmup_s = min(5.0, total_s / 10)

@@ -7,8 +7,10 @@ from policies import admission, ordering, pool
 from policies.decisions import Reason
 from policies.eligibility import eligible
 from policies.length import Lengths
+from policies.saturation import service_s
 from policies.state.books import Books
 from policies.state.invariants import InvariantError
+from policies.state.ledger import Attempt
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
@@ -82,8 +84,9 @@ class Assessing:
                 self._downgrade(ticket)
                 if not self.has_place(ticket):
                     return Reason.OVERLOADED
-        shed = ticket.band.sheddable and admission.is_shed(ticket, settings, random.random())
-        return Reason.OVERLOADED if shed else None
+        if settings.shed == "off" or not ticket.band.sheddable:
+            return None
+        return Reason.OVERLOADED if admission.is_shed(ticket, settings, random.random()) else None
 
     def has_place(self, ticket: Ticket) -> bool:
         """Whether the queue takes one more of its band."""
@@ -99,9 +102,14 @@ class Assessing:
 
     def stand_in_line(self, ticket: Ticket) -> None:
         """Give it its place in its line."""
-        load = ticket.pool.up[0] if ticket.pool.up else None
-        speed, decode_s = (load.speed, load.endpoint.decode_s) if load is not None else (1.0, 0.0)
-        ordering.place(ticket, self._current.ordering, speed, decode_s)
+        up = ticket.pool.up or list(self._books.loads.values())
+        ordering.place(ticket, self._current.ordering, up[0])
+
+    def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
+        """Learn how long it really took, from the arrival and from the dispatch."""
+        pool = ticket.pool
+        pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+        pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
 
     @property
     def _current(self) -> Settings:

@@ -5,8 +5,7 @@ Rules:
 - Late binding: a request goes to an endpoint when that endpoint can start it soon, and waits here until then.
 - An event about an attempt counts once. Late, double and unknown ones change nothing.
 - What it learns (lengths, speeds, prefixes, margins) it learns from events alone.
-
-The same events at the same times give the same decisions, in any process (`forebay replay`).
+- The same events at the same times give the same decisions, in any process (`forebay replay`).
 """
 
 from collections.abc import Sequence
@@ -38,10 +37,10 @@ from policies.state.endings import fail, reject
 from policies.state.invariants import InvariantError, audit
 from policies.state.ledger import Attempt, Load
 from policies.state.tickets import Ticket
-from policies.state.views import EndpointView, FlowView, Totals
+from policies.state.views import EndpointView, FlowView, PoolView, Totals
 from policies.types import Endpoint, InferenceRequest, Settings
 
-__all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "Totals"]
+__all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "Totals"]
 
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
@@ -161,7 +160,7 @@ class Core:
         attempt.answered = True
         if ticket.request.streamed:
             attempt.load.learn(attempt.tokens, attempt.sent_s, now)
-            ticket.pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+            self._assessing.first_token(ticket, attempt, now)
         self._prefilled(ticket, attempt, now)
         self._reestimate(ticket, attempt, now)
 
@@ -264,12 +263,11 @@ class Core:
             self._books.timers.set(ticket, now + max(1.0, output.p90) * load.endpoint.decode_s)
 
     def _longer_than_thought(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
-        request, load = ticket.request, attempt.load
         attempt.reestimates += 1
-        generated = int((now - attempt.sent_s) / load.endpoint.decode_s)
-        ticket.output = self._assessing.lengths.given(request, generated)
-        prompt = ticket.tokens - attempt.cached
-        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.p90) * ticket.sequences))
+        generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)
+        ticket.output = self._assessing.lengths.given(ticket.request, generated)
+        output_tokens = int(ticket.output.p90) * ticket.sequences
+        attempt.reserve(max(attempt.kv_tokens, ticket.tokens - attempt.cached + output_tokens))
         self._reestimate(ticket, attempt, attempt.sent_s)
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:
@@ -339,6 +337,10 @@ class Core:
     def endpoints(self) -> list[EndpointView]:
         """Every endpoint that is up or still holds attempts."""
         return [load.view() for load in self._books.loads.values()]
+
+    def pools(self) -> list[PoolView]:
+        """Every pool: how its lanes stand, how good its forecasts were."""
+        return [queue.view() for queue in self._books.pools.values()]
 
     def lengths(self) -> str:
         """What has been learned of lengths, for `LengthsRestored` in a later run."""

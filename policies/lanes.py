@@ -37,6 +37,7 @@ def look_after(pool: PoolQueue, now: float) -> bool:
         return False
     if split and _hurts(work, now):
         work.changed_s = now + WHOLE_S
+        work.moves += 1
         return _all_take(loads)
     return now >= work.changed_s and _move(work, loads, now)
 
@@ -81,6 +82,7 @@ def _move(work: LaneWork, loads: Sequence[Load], now: float) -> bool:
         return False
     work.agreed = 0
     work.changed_s = now + MOVE_EVERY_S
+    work.moves += 1
     candidates = [load for load in loads if load.takes_long is (more < 0)]
     moved = candidates[0] if more > 0 else min(candidates, key=lambda load: load.longs)
     moved.let_take_long(more > 0)

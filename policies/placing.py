@@ -27,8 +27,8 @@ FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first t
 FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
 REMATCH_S = 0.25  # what is cached where changes while a request waits
 WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
-WARM_SLACK_RATIO = 0.25  # of the time until its first token is due a request may wait for it
-WARM_LIMIT_S = 2.0
+WARM_SLACK_RATIO = 0.5  # of the time until its first token is due a request may wait for it
+WARM_LIMIT_S = 8.0  # of that time count at most, also where nothing is promised
 
 Place = tuple[Ticket, Sequence[Load]]
 
@@ -144,7 +144,7 @@ class Placing:
         here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
         wait_s = warm.prefill_tokens / warm.speed
-        slack_s = min(ticket.due_s - now, WARM_LIMIT_S / WARM_SLACK_RATIO)
+        slack_s = min(ticket.due_s - now, WARM_LIMIT_S)
         if gain_s < wait_s + WARM_GAIN_S or wait_s > slack_s * WARM_SLACK_RATIO:
             return None
         ticket.hold_s = now + slack_s * WARM_SLACK_RATIO

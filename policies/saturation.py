@@ -1,8 +1,9 @@
 """Is there room? Bounds on what is outstanding on an endpoint (scheduling.md 5).
 
 Whatever is bound to an engine can no longer be sorted, shed or sent elsewhere, so an engine gets what it can start
-soon and no more. Sequences: as many as it runs. Short prompts: about one step of them. Long prompts: as many as it
-has lanes for, beside the short ones. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
+soon and no more. Sequences: as many as it runs. Short prompts: as long as less than a step of them is outstanding, so
+that a step is full whatever their sizes, and the engine has the next one before it runs dry. Long prompts: as many as
+it has lanes for, beside the short ones. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
-WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's utilization detector)
+BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
+STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
@@ -24,7 +26,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
             free = load.longs < load.lanes
         else:
             short = load.prefill_tokens - load.long_tokens
-            free = not short or short + uncached <= load.max_prefill_tokens or not load.sequences
+            free = short < load.max_prefill_tokens * (BESIDE_LONG if load.longs else 1.0)
         if free and (not load.sequences or holds(load, ticket)):
             found.append(load)
     return found
@@ -59,3 +61,9 @@ def pool_saturation(loads: Sequence[Load]) -> float:
     if not weight:
         return 1.0
     return sum(min(1.5, saturation(load)) * load.room_seqs for load in loads) / weight
+
+
+def service_s(load: Load, tokens: int) -> float:
+    """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
+    step = load.endpoint.step_tokens or load.endpoint.max_prefill_tokens
+    return (tokens + min(step, STEP_TOKENS)) / load.speed

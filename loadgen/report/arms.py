@@ -169,7 +169,7 @@ def as_json(runs: Sequence[RunReport]) -> dict[str, object]:
             {**_labels(key), **mean([run.cells[key] for run in runs if key in run.cells]).as_json()}
             for key in cells({"": runs})
         ],
-        "runs": [_run(run) for run in runs],
+        "runs": [run_as_json(run) for run in runs],
     }
 
 
@@ -183,7 +183,8 @@ def compared(told: Mapping[str, dict[str, object]], arms: Arms) -> dict[str, obj
     return made
 
 
-def _run(run: RunReport) -> dict[str, object]:
+def run_as_json(run: RunReport) -> dict[str, object]:
+    """One run as plain values."""
     return {
         "seed": run.seed,
         "schedule": run.schedule,
@@ -199,6 +200,7 @@ def _run(run: RunReport) -> dict[str, object]:
         "slo_curve": {factor: None if share is None else round(share, 4) for factor, share in run.slo_curve.items()},
         "in_flight": {
             "mean": round(run.balance.mean, 2),
+            "waiting": round(run.balance.waiting, 2),
             "drift": round(run.balance.drift, 2),
             "stationary": run.balance.stationary,
         },

@@ -54,6 +54,7 @@ class Figures:
     output_tokens_per_s: float
     ttft_p50_ms: float | None
     ttft_p90_ms: float | None
+    ttft_p95_ms: float | None
     ttft_p99_ms: float | None
     ttft_completed_p50_ms: float | None
     ttft_completed_p99_ms: float | None
@@ -143,6 +144,7 @@ def figures(judged: Sequence[Judged], output_tokens: float, window_s: float) -> 
         output_tokens_per_s=output_tokens / window_s,
         ttft_p50_ms=percentile(ttft, 0.5),
         ttft_p90_ms=percentile(ttft, 0.9),
+        ttft_p95_ms=percentile(ttft, 0.95),
         ttft_p99_ms=percentile(ttft, 0.99),
         ttft_completed_p50_ms=percentile(seen, 0.5),
         ttft_completed_p99_ms=percentile(seen, 0.99),

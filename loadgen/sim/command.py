@@ -1,6 +1,7 @@
 """`forebay sim`: from options to arms, and from arms to an exit code. Equal options give equal output."""
 
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from loadgen.schedule import Schedule, build
 from loadgen.sim import inputs, output
 from loadgen.sim.arm import CORE, LEARNED, Arm, Ran, run_all
 from loadgen.sim.inputs import Inputs
+from loadgen.sim.kv import InvariantError as ModelError
 from loadgen.sim.loop import Timing
 from loadgen.sim.processes import spread
 from loadgen.sim.recorded import recorded
 from loadgen.sim.routers import names as routers
 from loadgen.sim.search import Found, Probe, Search
+from policies.core import InvariantError as CoreError
 
-MET, MISSED, WRONG, INVALID, INTERRUPTED = 0, 1, 2, 3, 130  # exit codes (loadgen.md 1.1)
+MET, MISSED, WRONG, INVALID, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 5, 130  # exit codes (loadgen.md 1.1)
 
 
 class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,9 @@ def sim_command(options: SimOptions) -> int:
     except inputs.UNUSABLE as error:
         output.say(f"forebay sim: {error}")
         return WRONG
+    except (CoreError, ModelError):
+        traceback.print_exc()
+        return INTERNAL
     except KeyboardInterrupt:
         output.say("interrupted")
         return INTERRUPTED

@@ -10,6 +10,7 @@ Rules:
   loses patience.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -31,13 +32,15 @@ _SPINS = 1000
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. `net_s` from front to engine (our choice), `poll_s` between looks at the engines, 0 for none.
 
-    `patience_s`: how long a client waits for the end of its answer (loadgen.md 1.2, --timeout).
+    `patience_s`: how long a client waits for the end of its answer (loadgen.md 1.2, --timeout). From `frozen_s` on the
+    engines' figures stand still: every look shows what the last one before showed.
     """
 
     net_s: float = 0.0003
     poll_s: float = 0.1
     poll_delay_s: float = 0.005
     patience_s: float = 120.0
+    frozen_s: float = math.inf
 
 
 class Front(Protocol):
@@ -90,17 +93,18 @@ class Floor:
         self._timing = timing
         self._heap: list[tuple[float, int, Callable[[Any, float], None], Any]] = []
         self._order = count()
+        self._seen: list[Seen] = []
         self._seen_blocks: set[int] = set()
         self._arrivals = (planned for planned in schedule.requests if planned.after is None)
         self._followers = _followers(schedule.requests)
         self._until_s = max([schedule.window_end_s, *(planned.t for planned in schedule.requests)])
         self._open = 0
         self._over = False
-        self._front = front(self)
+        self.front = front(self)
 
     def run(self) -> None:
         """Let everything happen."""
-        front = self._front
+        front = self.front
         self._next_arrival()
         if self._timing.poll_s > 0:
             self._push(0.0, self._poll, None)
@@ -151,7 +155,7 @@ class Floor:
 
     def _arrive(self, planned: Planned, now: float) -> None:
         window = self._schedule
-        salt = planned.tenant if self._front.isolates else ""
+        salt = planned.tenant if self.front.isolates else ""
         call = Call(planned, now, window.window_start_s <= now < window.window_end_s, salt)
         self._open += call.sample.measured
         call.sample.ideal_tokens = self._ideal(call)
@@ -159,7 +163,7 @@ class Floor:
         leaves = planned.cancel_after_s
         limit_s = self._timing.patience_s
         self._push(now + (limit_s if leaves is None else min(leaves, limit_s)), self._leave, call)
-        self._front.arrived(call, now)
+        self.front.arrived(call, now)
 
     def _ideal(self, call: Call) -> int:
         """What an unlimited cache of all engines together would hold of this prompt; remembers the rest."""
@@ -173,7 +177,7 @@ class Floor:
     def _leave(self, call: Call, now: float) -> None:
         if call.ended:
             return
-        self._front.left(call, now)
+        self.front.left(call, now)
         if call.sequence is not None:
             self.engines[call.engine].abort(call.sequence)
         self._end(call, Outcome.CANCELLED if call.sample.leaves else Outcome.TIMEOUT, now)
@@ -199,13 +203,13 @@ class Floor:
         engine = self.engines[call.engine]
         output = call.output_tokens(engine.settings.max_model_len)
         if output < 1:
-            self._front.refused(call, False, now)
+            self.front.refused(call, False, now)
             return
         flight = Flight(call, output)
         try:
             engine.submit(flight, now)
         except QueueFull:
-            self._front.refused(call, True, now)
+            self.front.refused(call, True, now)
             return
         call.sequence = flight
         self._kick(call.engine, now)
@@ -237,7 +241,7 @@ class Floor:
         """Its first token, its last one, or both."""
         call, sample = flight.call, flight.call.sample
         if flight.known == flight.opening and sample.streamed:
-            self._front.first_token(call, now)
+            self.front.first_token(call, now)
         if flight.known == flight.final:
             if not sample.streamed:
                 sample.reads.append(now)
@@ -245,15 +249,16 @@ class Floor:
             sample.cached_tokens = flight.cached
             sample.output_tokens = flight.generated
             self._end(call, Outcome.OK, now)
-            self._front.finished(call, now)
+            self.front.finished(call, now)
 
     def _poll(self, _: None, now: float) -> None:
-        seen = [_look(engine) for engine in self.engines]
-        self._push(now + self._timing.poll_delay_s, self._show, (seen, now))
+        if now < self._timing.frozen_s:
+            self._seen = [_look(engine) for engine in self.engines]
+        self._push(now + self._timing.poll_delay_s, self._show, (self._seen, now))
         self._push(now + self._timing.poll_s, self._poll, None)
 
     def _show(self, look: tuple[list[Seen], float], now: float) -> None:
-        self._front.observed(look[0], look[1], now)
+        self.front.observed(look[0], look[1], now)
 
 
 def _followers(requests: Iterable[Planned]) -> dict[int, list[Planned]]:

@@ -52,7 +52,8 @@ def tables(scenario: Scenario, reports: Reports) -> None:
     runs = next(iter(reports.values()))
     seeds = f"seed {runs[0].seed}" if len(runs) == 1 else f"{len(runs)} seeds from {runs[0].seed}"
     offered = sum(run.totals.offered / run.window_s for run in runs) / len(runs)
-    page.print(f"{scenario.name}: {offered:.2f} requests/s for {runs[0].window_s:g} s, {seeds}", highlight=False)
+    loop = "closed loop, " if scenario.closed else ""
+    page.print(f"{scenario.name}: {offered:.2f} requests/s for {runs[0].window_s:g} s, {loop}{seeds}", highlight=False)
     page.print(side_by_side.table(reports))
     page.print(side_by_side.engines(reports))
     page.print()

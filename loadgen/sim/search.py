@@ -93,22 +93,27 @@ class Search:
         )
 
     def _probe(self, scale: float, seed: int) -> Probe:
-        scenario = shortened(self.arm.scenario, scale, self.probe_s)
-        schedule = build(scenario, seed)
-        planned = sum(one.measured and one.cancel_after_s is None for one in schedule.requests)
-        misses = _Misses(scenario, planned)
-        arm = msgspec.structs.replace(self.arm, scenario=scenario, schedule=schedule)
-        ran = run(arm, seed, misses.too_many)
-        return Probe(
-            scale=scale,
-            rate=len(schedule.requests) / scenario.total_s,
-            seed=seed,
-            why=_why(ran, misses.cut),
-            attainment=ran.report.totals.attainment,
-            tokens_per_s=ran.report.totals.output_tokens_per_s,
-            requests=ran.requests,
-            cut=misses.cut,
-        )
+        return probe(self.arm, scale, seed, self.probe_s)
+
+
+def probe(arm: Arm, scale: float, seed: int, probe_s: float) -> Probe:
+    """Whether the arm meets its goals at `scale` times its scenario's rate, in a window of `probe_s`."""
+    scenario = shortened(arm.scenario, scale, probe_s)
+    schedule = build(scenario, seed)
+    planned = sum(one.measured and one.cancel_after_s is None for one in schedule.requests)
+    misses = _Misses(scenario, planned)
+    there = msgspec.structs.replace(arm, scenario=scenario, schedule=schedule)
+    ran = run(there, seed, misses.too_many)
+    return Probe(
+        scale=scale,
+        rate=len(schedule.requests) / scenario.total_s,
+        seed=seed,
+        why=_why(ran, misses.cut),
+        attainment=ran.report.totals.attainment,
+        tokens_per_s=ran.report.totals.output_tokens_per_s,
+        requests=ran.requests,
+        cut=misses.cut,
+    )
 
 
 def shortened(scenario: Scenario, scale: float, probe_s: float) -> Scenario:
@@ -144,6 +149,7 @@ class _Misses:
         return self.cut
 
 
+NOT_STATIONARY = "not stationary"
 _INVALID = "no cell with enough requests"
 
 
@@ -170,8 +176,6 @@ def _why(ran: Ran, cut: bool) -> str:
         return "attainment"
     if not report.valid:
         return _INVALID
-    if not report.balance.stationary:
-        return "not stationary"
     missed = [
         "/".join(part for part in key if part)
         for key, cell in report.cells.items()
@@ -179,4 +183,6 @@ def _why(ran: Ran, cut: bool) -> str:
     ]
     if missed:
         return f"attainment of {missed[0]}"
-    return "" if report.met else "attainment"
+    if not report.met:
+        return "attainment"
+    return "" if report.balance.stationary else NOT_STATIONARY

@@ -15,6 +15,7 @@ class LaneWork:
 
     `tokens_per_s` are to be computed. `idle_s` and `blocked_s`: of each second, the part in which a long prompt
     waited while an endpoint without a lane had nothing to compute, and in which a short one waited behind long ones.
+    `moves`: how often the number of lanes has changed.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class LaneWork:
         "idle_s",
         "long_tokens_per_s",
         "longs_per_s",
+        "moves",
         "next_s",
         "tokens_per_s",
     )
@@ -44,6 +46,7 @@ class LaneWork:
         self.next_s: float | None = None
         self.agreed = 0  # ticks in a row that asked for more lanes, or fewer (negative)
         self.changed_s = 0.0
+        self.moves = 0
         self.hurts_since_s: float | None = None
 
     @property

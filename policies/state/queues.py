@@ -21,7 +21,7 @@ from policies.state.drain import Drain
 from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
 from policies.state.tickets import Ticket
-from policies.state.views import FlowView
+from policies.state.views import FlowView, ForecastView, PoolView
 
 if TYPE_CHECKING:
     from policies.state.ledger import Load
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DEAD_MIN = 32
 LONG_FROM_MIN = 2048
+COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
+SERVED = 0.75  # of those sent at the last moment are to be in time
 
 LaneKey = tuple[bool, tuple[str, ...], str]
 
@@ -135,6 +137,7 @@ class PoolQueue:
         "queued_in_lane",
         "queued_tokens",
         "rescan",
+        "services",
         "tokens_of",
         "up",
         "work",
@@ -157,7 +160,8 @@ class PoolQueue:
         self.held: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of them, by the endpoint they wait for
         self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
-        self.forecasts = (Forecast(), Forecast())  # for short and long
+        self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
+        self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
         self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
         self.work = LaneWork()
@@ -213,6 +217,19 @@ class PoolQueue:
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
         return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
+
+    def view(self) -> PoolView:
+        """The pool as others may see it."""
+        return PoolView(
+            name=self.pool.name,
+            endpoints=len(self.up),
+            taking_long=sum(load.takes_long for load in self.up),
+            lane_moves=self.work.moves,
+            forecasts=tuple(
+                ForecastView(long=bool(long), seen=one.seen, covered=one.covered, margin=one.margin)
+                for long, one in enumerate(self.forecasts)
+            ),
+        )
 
     def views(self) -> list[FlowView]:
         return [_view(self.name, flow) for flow in self.flows.values()]

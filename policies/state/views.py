@@ -30,6 +30,27 @@ class FlowView:
 
 
 @record
+class ForecastView:
+    """How good the expected first tokens of one lane of a pool were: of `seen`, `covered` came within `margin` times it."""
+
+    long: bool
+    seen: int
+    covered: int
+    margin: float
+
+
+@record
+class PoolView:
+    """A pool's lanes: of `endpoints` that are up `taking_long` take long prompts, moved `lane_moves` times so far."""
+
+    name: str
+    endpoints: int
+    taking_long: int
+    lane_moves: int
+    forecasts: tuple[ForecastView, ...]
+
+
+@record
 class EndpointView:
     """An endpoint that is up, or still holds attempts: what is outstanding on it, and its bounds."""
 

@@ -224,6 +224,7 @@ async def test_c034_a_frozen_load_neither_halts_an_endpoint_nor_draws_everything
         made.engine.metrics = lambda: [load_page(said, said)]
         if said:
             await until_async(_stale(made, 1), 5, "it is believed for ever")
+            await asyncio.sleep(2.2)  # the core gives a missing look two seconds, whatever the scale
         for engine in made.engines:
             engine.clear()
         assert {response.status for _, response in await run_of(made)} == {200}

@@ -11,6 +11,7 @@ from loadgen.__main__ import sim
 from loadgen.schedule import build
 from loadgen.sim import inputs
 from loadgen.sim.policy import PolicyError, policy
+from policies.core import Core, InvariantError
 from policies.types import Pool
 from tests.loadgen.simulations import TEXT, scenario
 
@@ -60,6 +61,24 @@ def test_a_missed_target_and_a_run_too_small_have_their_exit_codes(small: str) -
     assert "INVALID" in err
 
 
+def test_a_core_that_contradicts_itself_is_an_internal_error(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contradict(self: Core) -> None:
+        raise InvariantError("lost somebody")
+
+    monkeypatch.setattr(Core, "check", contradict)
+    code, _, err = called(small, "--check")
+    assert code == 5
+    assert "lost somebody" in err
+
+
+def test_an_interrupted_run_says_so(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Core) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Core, "check", interrupt)
+    assert called(small, "--check")[0] == 130
+
+
 def test_a_dry_run_says_what_would_be_offered(small: str) -> None:
     code, out, _ = called(small, "--dry-run", "--scale", "2")
     assert code == 0
@@ -83,8 +102,7 @@ def test_a_journal_is_a_schedule_for_another_policy(small: str, tmp_path: Path) 
 
 
 def test_the_search_finds_a_rate_that_passes(small: str) -> None:
-    flags = ("--find-max-rate", "--probe-seconds", "20", "--start", "4", "--set", "cells=", "--quiet", "--json")
-    code, out, _ = called(small, *(flag for flag in flags if flag not in ("--set", "cells=")))
+    code, out, _ = called(small, "--find-max-rate", "--probe-seconds", "20", "--start", "4", "--quiet", "--json")
     assert code == 0
     found = json.loads(out)["arms"]["core"]
     assert 1 < found["scale"] < found["failed_scale"] <= found["scale"] * 1.06
