@@ -28,7 +28,8 @@ def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     for load in pool.up:
         speed += load.speed
         busy = load.prefill_tokens - (0 if ticket.long else load.long_tokens)
-        nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
+        if service_s(load, busy + ticket.weight) < nearest_s:  # at best; what is cached just there costs more to know
+            nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
     if not speed:
         return float("inf")
     return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S

@@ -70,9 +70,11 @@ def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
     starved: list[Ticket] = []
     for lane in pool.lanes():
-        if lane.give_up(now):
-            pool.rescan = True  # the line has another head: it may fit where nobody has looked
         ready, late = lane.ready.head(), lane.late.head()
+        if ready is not None and ready.lost_s <= now:
+            lane.give_up(now)
+            pool.rescan = True  # the line has another head: it may fit where nobody has looked
+            ready, late = lane.ready.head(), lane.late.head()
         if ready is not None:
             heads.append((rank(ready, now), False, ready.key, ready))
         if late is not None:

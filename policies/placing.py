@@ -102,7 +102,8 @@ class Placing:
             if room:
                 return ticket, room
             # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
-            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)]
+            picky = ticket.tried or ticket.only
+            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)] if picky else []
         return None
 
     def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:

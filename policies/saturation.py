@@ -17,17 +17,18 @@ STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
-    tokens = ticket.tokens
-    known = ticket.match is not None or ticket.hint
+    maybe_long = 0 < long_from < ticket.tokens
+    sequences = ticket.sequences
     found: list[Load] = []
     for load in loads:
-        uncached = ticket.uncached(load.name) if known else tokens
-        if long_from and uncached > long_from:
+        if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
+            continue  # the cheapest question first: mostly it is this
+        if maybe_long and ticket.uncached(load.name) > long_from:
             free = load.longs < load.lanes
         else:
             short = load.prefill_tokens - load.long_tokens
             free = short < load.max_prefill_tokens * (BESIDE_LONG if load.longs else 1.0)
-        if free and (not load.sequences or holds(load, ticket)):
+        if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found
 

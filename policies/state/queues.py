@@ -91,14 +91,12 @@ class Lane:
         self.ready = Line(self)
         self.late = Line(self)
 
-    def give_up(self, now: float) -> bool:
-        """Whoever stands first and can no longer be in time stands in the late line from now on. True: somebody did."""
-        ready, gave_up = self.ready, False
+    def give_up(self, now: float) -> None:
+        """Whoever stands first and can no longer be in time stands in the late line from now on."""
+        ready = self.ready
         while (head := ready.head()) is not None and head.lost_s <= now:
             ready.remove(head)
             self.late.push((head.order,), head)
-            gave_up = True
-        return gave_up
 
 
 class Flow:
