@@ -131,9 +131,9 @@ class Core:
         ticket = assessing.ticket(request, queues, now)
         queue = ticket.pool
         books.tickets[request.id] = ticket
-        first = not queue.queued_in_lane[ticket.long]
-        if first:
-            room = self._placing.room(ticket, queue.up, now)
+        free = queue.open_to_newcomers(ticket.long)
+        if free:
+            room = self._placing.room(ticket, free, now)
             if room:
                 left_queue(ticket, now)
                 return self._placed(ticket, room, now)
@@ -142,7 +142,7 @@ class Core:
             del books.tickets[request.id]
             return reject(books, request, queue, reason, now)
         assessing.stand_in_line(ticket)
-        if books.enqueue(ticket) and not first:
+        if books.enqueue(ticket) and not free:
             self._placing.touch(queue)
         return None
 

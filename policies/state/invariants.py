@@ -50,6 +50,8 @@ def _queue(books: Books, pool: PoolQueue) -> None:
         [sum(ticket.long is lane for ticket in waiting) for lane in (False, True)],
         pool.queued_in_lane,
     )
+    held = (dict(Counter(each.only for each in waiting if each.only and each.long is long)) for long in (False, True))
+    _equal(f"pool {pool.name} held", tuple(held), pool.held)
     ahead = Counter[tuple[int, bool]]()
     for ticket in waiting:
         ahead[ticket.band.rank, ticket.long] += ticket.weight

@@ -124,6 +124,7 @@ class PoolQueue:
         "flows",
         "forecasts",
         "freed",
+        "held",
         "key",
         "lenders",
         "long_from",
@@ -156,6 +157,7 @@ class PoolQueue:
         self.queued_bytes = 0
         self.queued_tokens = 0
         self.queued_in_lane = [0, 0]  # short and long
+        self.held: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of them, by the endpoint they wait for
         self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
         self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
@@ -205,6 +207,13 @@ class PoolQueue:
         """Everybody, flow by flow."""
         return [ticket for lane in self.lanes() for line in (lane.ready, lane.late) for ticket in line.waiting()]
 
+    def open_to_newcomers(self, long: bool) -> Sequence[Load]:
+        """Endpoints for which nobody in this lane waits. Who waits for a warm engine waits for no other."""
+        queued, held = self.queued_in_lane[long], self.held[long]
+        if not queued:
+            return self.up
+        return [load for load in self.up if load.name not in held] if queued == sum(held.values()) else ()
+
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
         return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
@@ -233,6 +242,11 @@ class PoolQueue:
         self.queued_bytes += size
         self.queued_tokens += sign * ticket.weight
         self.queued_in_lane[ticket.long] += sign
+        if ticket.only:
+            held = self.held[ticket.long]
+            held[ticket.only] = held.get(ticket.only, 0) + sign
+            if not held[ticket.only]:
+                del held[ticket.only]
         key = (ticket.band.rank, ticket.long)
         self.tokens_of[key] = self.tokens_of.get(key, 0) + sign * ticket.weight
 

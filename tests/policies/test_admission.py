@@ -26,7 +26,7 @@ def band(name: str = "standard", rank: int = 2, **facts: object) -> Band:
 def world(*bands: Band, speed: float = 1000.0, **more: object) -> World:
     """One endpoint with one place, that computes `speed` tokens a second."""
     return World(
-        endpoint("x", seqs=1, prefill=100_000, speed=speed),
+        endpoint("x", seqs=1, prefill=100_000, speed=speed, step_tokens=100),
         settings=settings(bands=bands, ordering="by_length", **more),  # type: ignore[arg-type]
     )
 
@@ -36,18 +36,19 @@ def world(*bands: Band, speed: float = 1000.0, **more: object) -> World:
 
 def test_a_first_token_is_expected_after_what_is_ahead_and_its_own_prefill() -> None:
     made = World(
-        endpoint("x", speed=1000.0, prefill=1000, seqs=99),
-        endpoint("y", speed=500.0, prefill=1000, seqs=99),
+        endpoint("x", speed=1000.0, prefill=1000, seqs=99, step_tokens=100),
+        endpoint("y", speed=500.0, prefill=1000, seqs=99, step_tokens=100),
         settings=settings(bands=(band(), band("interactive", 1))),
     )
-    assert made.why("a", tokens=300).ttft_s == pytest.approx(0.3 + 0.01)
-    assert made.why("b", tokens=100).ttft_s == pytest.approx(0.2 + 0.01)  # on y, or 0.4 s on x
-    made.arrive("c", tokens=1000)
-    made.arrive("d", tokens=1000)  # waits
+    assert made.why("a", tokens=300).ttft_s == pytest.approx(0.4 + 0.01)  # and a step
+    assert made.why("b", tokens=100).ttft_s == pytest.approx(0.4 + 0.01)  # on y, or 0.5 s on x
+    for number in range(4):
+        made.arrive(f"c{number}", tokens=1000)  # the last ones wait
+    assert made.core.totals().queued
     queue = made.core._books.models["llama"][0]
     ticket = made.core._assessing.ticket(request("e", tokens=100), [queue], 0.0)
     ahead_s = queue.queued_tokens / 1500.0
-    nearest_s = min((load.prefill_tokens + 100) / load.speed for load in queue.up)
+    nearest_s = min((load.prefill_tokens + 200) / load.speed for load in queue.up)
     assert ticket.ttft_s == pytest.approx(ahead_s + nearest_s + 0.01)
     urgent = made.core._assessing.ticket(request("f", tokens=100, band="interactive"), [queue], 0.0)
     assert urgent.ttft_s == pytest.approx(nearest_s + 0.01)  # what is less urgent is not ahead
@@ -55,16 +56,16 @@ def test_a_first_token_is_expected_after_what_is_ahead_and_its_own_prefill() -> 
 
 def test_long_prompts_of_others_are_not_in_a_short_ones_way() -> None:
     made = World(
-        endpoint("x", speed=1000.0),
+        endpoint("x", speed=1000.0, step_tokens=100),
         settings=settings(pools=(Pool(name="main", model="llama", long_prompt_tokens=3000),), bands=(band(),)),
     )
     made.arrive("l", tokens=10_000)
-    assert made.why("s", tokens=100).ttft_s == pytest.approx(0.11)
+    assert made.why("s", tokens=100).ttft_s == pytest.approx(0.21)
 
 
 @pytest.mark.parametrize(("seed", "spread"), [(1, 0.2), (2, 0.5), (3, 0.9)])
 def test_the_margin_covers_nine_of_ten(seed: int, spread: float) -> None:
-    random, forecast = Random(seed), Forecast()
+    random, forecast = Random(seed), Forecast(0.9)
     for _ in range(4000):
         expected_s = random.uniform(0.05, 2.0)
         forecast.learn(expected_s, expected_s * random.lognormvariate(0.0, spread))
@@ -72,7 +73,7 @@ def test_the_margin_covers_nine_of_ten(seed: int, spread: float) -> None:
 
 
 def test_a_margin_follows_a_change_within_its_samples() -> None:
-    forecast = Forecast()
+    forecast = Forecast(0.9)
     for ratio in [1.0] * 600 + [3.0] * 600:
         forecast.learn(1.0, ratio)
     assert forecast.margin == 3.0
@@ -80,7 +81,7 @@ def test_a_margin_follows_a_change_within_its_samples() -> None:
 
 @pytest.mark.parametrize(("ratio", "margin"), [(0.01, 0.5), (100.0, 4.0), (1.3, 1.3)])
 def test_a_margin_stays_within_its_bounds_and_is_not_trusted_before_fifty_samples(ratio: float, margin: float) -> None:
-    forecast = Forecast()
+    forecast = Forecast(0.9)
     for seen in range(1, 100):
         assert forecast.margin == (1.5 if seen <= 50 else margin)
         forecast.learn(1.0, ratio)
@@ -102,10 +103,10 @@ def test_only_a_first_token_that_was_seen_teaches_the_margin() -> None:
     ("on_late", "ahead", "becomes"),
     [
         ("queue", 50_000, "queued"),
-        ("reject", 1800, "queued"),  # expected after 1.91 s of the 2 that are twice its promise
-        ("reject", 1900, "rejected"),
-        ("downgrade", 500, "queued"),  # 1.5 times 0.61 s
-        ("downgrade", 600, "downgraded"),
+        ("reject", 1280, "queued"),  # expected after 1.49 s, of the 1.5 that are too late
+        ("reject", 1300, "rejected"),
+        ("downgrade", 450, "queued"),  # 1.5 times 0.66 s
+        ("downgrade", 470, "downgraded"),
     ],
 )
 def test_what_becomes_of_a_request_that_would_be_late(on_late: str, ahead: int, becomes: str) -> None:
@@ -154,41 +155,47 @@ def finished(name: str) -> Finished:
 # ---- shedding
 
 
-def ticket_at(saturation: float, *, sheddable: bool = True) -> Ticket:
+def ticket_at(*, spent: float = 0.0, full: float = 0.0) -> Ticket:
+    """Expected after a part of its ten minutes, in a pool that is so full."""
     queue = PoolQueue(Pool(name="main", model="llama"), 10.0)
     load = Load(endpoint("x", seqs=50))
-    load.sequences = round(saturation * 50)
+    load.sequences = round(full * 50)
     queue.up = [load]
-    return Ticket(request("r"), queue, 1, band(sheddable=sheddable))
+    ticket = Ticket(request("r"), queue, 1, band(sheddable=True))
+    ticket.ttft_s = 600.0 * spent
+    return ticket
+
+
+def refused(ticket: Ticket, shed: str) -> float:
+    draws = [number / 10_000 for number in range(10_000)]
+    return sum(is_shed(ticket, settings(shed=shed), draw) for draw in draws) / len(draws)
 
 
 @pytest.mark.parametrize(
-    ("shed", "saturation", "chance"),
-    [
-        ("auto", 0.0, 0.0),
-        ("auto", 0.7, 0.0),
-        ("auto", 0.8, 1 / 9),
-        ("auto", 0.9, 4 / 9),
-        ("auto", 1.0, 1.0),
-        ("auto", 1.2, 1.0),
-        ("llmd", 0.14, 0.0161),
-        ("llmd", 0.2, 0.096),
-        ("llmd", 0.34, 1.0),
-        ("off", 1.5, 0.0),
-    ],
+    ("spent", "chance"), [(0.0, 0.0), (0.7, 0.0), (0.8, 1 / 9), (0.9, 4 / 9), (1.0, 1.0), (9.0, 1.0)]
 )
-def test_sheddable_ones_are_refused_along_a_curve(shed: str, saturation: float, chance: float) -> None:
-    ticket, set_so = ticket_at(saturation), settings(shed=shed)
-    draws = [number / 10_000 for number in range(10_000)]
-    refused = sum(is_shed(ticket, set_so, draw) for draw in draws) / len(draws)
-    assert refused == pytest.approx(chance, abs=0.002)
-    assert not any(is_shed(ticket_at(saturation, sheddable=False), set_so, draw) for draw in draws)
+def test_sheddable_ones_are_refused_the_more_of_their_patience_the_wait_will_take(spent: float, chance: float) -> None:
+    assert refused(ticket_at(spent=spent, full=1.2), "auto") == pytest.approx(chance, abs=0.002)
+
+
+@pytest.mark.parametrize(("full", "chance"), [(0.0, 0.0), (0.14, 0.0161), (0.2, 0.096), (0.34, 1.0)])
+def test_llmds_curve_goes_by_how_full_the_pool_is(full: float, chance: float) -> None:
+    assert refused(ticket_at(full=full), "llmd") == pytest.approx(chance, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("shed", "sheddable", "sheds"), [("llmd", True, True), ("llmd", False, False), ("off", True, False)]
+)
+def test_only_sheddable_classes_are_shed_and_none_when_it_is_off(shed: str, sheddable: bool, sheds: bool) -> None:
+    made = world(band(sheddable=sheddable), shed=shed)
+    made.arrive("a")
+    assert made.arrive("b") == (["b!overloaded"] if sheds else [])
 
 
 def test_a_pool_without_an_endpoint_counts_as_full() -> None:
-    ticket = ticket_at(0.0)
+    ticket = ticket_at()
     ticket.pool.up = []
-    assert is_shed(ticket, settings(), 0.999)
+    assert refused(ticket, "llmd") == 1.0
 
 
 def test_draws_are_the_cores_own_and_repeat_with_its_seed() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.ordering import due_s, place, rank
+from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, Pool, Prediction
@@ -31,10 +32,11 @@ def ticket_of(
     order: int = 1,
 ) -> Ticket:
     queue = PoolQueue(Pool(name="main", model="llama"), 10.0)
-    ticket = Ticket(request(name, at=at, tokens=tokens, prefix=prefix), queue, order, band)
+    queue.services[False].margin = 1.0
+    ticket = Ticket(request(name, at=at, tokens=tokens - 1, prefix=prefix), queue, order, band)
     ticket.output = Prediction(p25=answer, p50=answer, p90=answer, p99=answer, mean=answer)
     ticket.due_s = due_s(band, at, tokens)
-    place(ticket, ordering, SPEED, 0.02)
+    place(ticket, ordering, Load(endpoint("x", speed=SPEED, step_tokens=1)))
     return ticket
 
 
@@ -108,7 +110,10 @@ def served(world: World, first: str, at: float, every_s: float, count: int) -> l
 
 
 def world_of(*bands: Band, ordering: str = "by_length") -> World:
-    return World(endpoint("x", seqs=1, prefill=100_000, speed=SPEED), settings=settings(bands=bands, ordering=ordering))
+    return World(
+        endpoint("x", seqs=1, prefill=100_000, speed=SPEED, step_tokens=1),
+        settings=settings(bands=bands, ordering=ordering),
+    )
 
 
 def test_whoever_can_no_longer_be_in_time_stands_behind_those_who_can() -> None:
@@ -116,7 +121,7 @@ def test_whoever_can_no_longer_be_in_time_stands_behind_those_who_can() -> None:
     world.arrive("a", 0.0)
     world.arrive("late", 0.0)
     world.arrive("new", 7.5)
-    assert served(world, "a", 7.8, 0.1, 2) == ["late", "new"]  # until 7.9 it pushes ahead
+    assert served(world, "a", 7.8, 0.1, 2) == ["late", "new"]  # until 7.85 it pushes ahead
     world = world_of(BAND)
     world.arrive("a", 0.0)
     world.arrive("late", 0.0)

@@ -223,9 +223,9 @@ def test_a_pool_is_as_full_as_its_endpoints_by_what_they_can_hold() -> None:
 def test_room_for_prompts_that_comes_back_after_an_estimate_is_used() -> None:
     band = (Band(name="standard", rank=2, queue_timeout_s=60.0, max_queued=9),)
     made = World(endpoint("x", speed=1000.0), settings=settings(bands=band))
-    made.arrive("a", tokens=2000, streamed=False)
+    made.arrive("a", tokens=2048, streamed=False)
     assert made.arrive("b", tokens=2000) == []
     due = made.core.next_wakeup()
-    assert due == 2.5  # 1.25 times its prefill
+    assert due == 2.56  # 1.25 times its prefill
     assert made.tick(due) == ["b>x"]
-    assert made.core.next_wakeup() == 2.5 + 10.0  # four times that where a first token should have been seen
+    assert made.core.next_wakeup() == 2.56 + 10.0  # four times that where a first token should have been seen
