@@ -29,7 +29,7 @@ SECONDS = {"mixed-lengths": 120.0}  # of the window (loadgen.md 10); others last
 RATES = {"mixed-lengths": 6.0}  # requests/s; others come at their own rate
 _UNLOADED = """
 version: 1
-name: unloaded
+name: small
 seed: 7
 warmup: 1s
 duration: 5s
@@ -123,7 +123,8 @@ def case(name: str, seconds: float | None, rate: float | None) -> Case:
 
 def unloaded(like: Case) -> Case:
     """200 small requests, each alone, on the engines of `like`."""
-    return _case(load(_UNLOADED), like.scenario.fleet)
+    small = msgspec.structs.replace(load(_UNLOADED), name=like.scenario.name)
+    return _case(small, like.scenario.fleet)
 
 
 def _case(scenario: Scenario, fleet: str) -> Case:
