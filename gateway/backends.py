@@ -1,5 +1,6 @@
 """What requests are sent to: the models by name, and for every endpoint its pooled connections and constant heads."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 
@@ -14,11 +15,11 @@ from gateway.errors import GatewayError
 from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
-from gateway.steps import Signal
 from policies.decisions import Reason
 
 MARGIN_S = 2.0  # a pooled connection is given up so long before its engine would close it (http.md 10)
 FLOOR_S, CEILING_S = 1.0, 60.0
+Connected = Callable[[UpstreamConnection | None], None]
 
 
 class Backend:
@@ -39,7 +40,7 @@ class Backend:
         self._version = version
         self._suspect = suspect
         self._heads: dict[str, EngineHead] = {}
-        self.text_running = 0  # requests on routes that run on its API process
+        self.text_runs: set[object] = set()  # requests on routes that run on its API process
 
     def head(self, route: Route) -> EngineHead:
         """The constant part of a request's head. Raises GatewayError where the engine has no such route."""
@@ -49,25 +50,17 @@ class Backend:
             self._heads[route.name] = head
         return head
 
-    async def connect(self, timers: Timers) -> UpstreamConnection:
-        """A fresh connection, awaited as a request may await (steps.py). Raises ConnectFailed."""
-        connected: Signal[UpstreamConnection | None] = Signal()
-        task = tasks.start(self._connect(connected, timers), "connect")
-        connection = None
-        try:
-            connection = await connected
-        finally:
-            if connection is None:
-                task.cancel()
-        if connection is None:
-            raise ConnectFailed
-        return connection
+    def connect(self, timers: Timers, then: Connected) -> asyncio.Task[None]:
+        """Open a fresh connection; `then` gets it, or None. Cancel the task to give it up."""
+        return tasks.start(self._connect(timers, then), "connect")
 
-    async def _connect(self, connected: Signal[UpstreamConnection | None], timers: Timers) -> None:
+    async def _connect(self, timers: Timers, then: Connected) -> None:
         try:
-            connected.set(await self.connections.connect(timers.connect_s, timers.tls_s))
+            connection = await self.connections.connect(timers.connect_s, timers.tls_s)
         except ConnectFailed:
-            connected.set(None)
+            then(None)
+        else:
+            then(connection)
 
     def suspect(self) -> None:
         """It could not be connected to: have its health looked at."""

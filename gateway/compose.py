@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from gateway.dialects.answers import ErrorAnswer
 from gateway.dialects.routes import Dialect, Route
 from gateway.http.head import Head
 from gateway.telemetry.record import RequestRecord
@@ -124,6 +125,12 @@ def reply_lines(record: RequestRecord, about_lines: bytes, content_type: bytes, 
     if coding:
         lines += b"content-encoding: %b\r\n" % coding
     return lines + notice(record.stripped) if record.stripped else lines
+
+
+def error_lines(record: RequestRecord, answer: ErrorAnswer) -> bytes:
+    """The lines of an error answer."""
+    lines = b"".join([b"%b: %b\r\n" % line for line in answer.headers])
+    return b"%bx-forebay-request-id: %b\r\n%b" % (lines, record.request_id.encode(), notice(record.stripped))
 
 
 def waiting_lines(about_lines: bytes) -> bytes:

@@ -36,6 +36,7 @@ class Pipeline:
         if wishes is None:
             route = match(head.method, head.path)
             wishes = head.meaning = describe.wishes(head, route, services.given)
+            wishes.record.client = services.client_address(exchange)
         run = exchange.context = Run(services, exchange, wishes)
         if wishes.route.kind is _LOCAL:
             return
@@ -66,10 +67,10 @@ class Pipeline:
             self.services.events.limited("info", error.reason, "a message was refused", reason=error.reason)
         run.refuse(error, close=close)
 
-    def vanished(self, exchange: Exchange) -> None:
-        """The client left in the middle of its request."""
+    def vanished(self, exchange: Exchange, *, stalled: bool) -> None:
+        """The client left before its answer was complete."""
         if exchange.context is not None:
-            exchange.context.vanished()
+            exchange.context.gone(stalled)
 
     def _answer_here(self, exchange: Exchange, run: Run) -> None:
         name = run.route.name

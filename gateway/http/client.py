@@ -113,8 +113,8 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.paused = True
         self._undelivered, self.deadline = -1, 0.0
-        if self.exchange is not None:
-            self.exchange.on_pause()
+        if self.exchange is not None and self.exchange.source is not None:
+            self.exchange.source.pause()
 
     def resume_writing(self) -> None:
         self.paused = False
@@ -122,8 +122,8 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = math.inf
         elif self.state == _IDLE:
             self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
-        if self.exchange is not None:
-            self.exchange.on_resume()
+        if self.exchange is not None and self.exchange.source is not None:
+            self.exchange.source.resume()
 
     def data_received(self, data: bytes) -> None:
         state = self.state
@@ -261,10 +261,7 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange.drop_body()
         exchange.connection = None
-        if exchange.on_gone is not None:
-            exchange.on_gone(stalled)
-        else:
-            self.shared.handler.vanished(exchange)
+        self.shared.handler.vanished(exchange, stalled=stalled)
 
 
 def _unacknowledged(transport: Any) -> int:

@@ -18,8 +18,14 @@ _CLOSE = b"connection: close\r\n"
 _KEEP = b"connection: keep-alive\r\n"
 
 
-def nothing() -> None:
-    """The hook of an exchange nobody listens to."""
+class Source(Protocol):
+    """Where the body of an answer comes from."""
+
+    def pause(self) -> None:
+        """Bring no more: the client is slower."""
+
+    def resume(self) -> None:
+        """Bring more."""
 
 
 class Carrier(Protocol):
@@ -53,24 +59,35 @@ class Carrier(Protocol):
 class Exchange:
     """A request with its body, and its answer. `context` belongs to whoever handles it."""
 
-    # Defaults stand in the class: each that is set costs every request.
-    head: Head | None = None
-    content_length: int | None = None
-    body_bytes = 0
-    context: Any = None
-    started = False  # the answer's head has been handed over
-    sent_bytes = 0  # of the answer's body
-    on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
-    _chunked = False
-    _closes = False
-    _head = b""  # of the answer, until it leaves together with the first piece of the body
+    __slots__ = (
+        "_chunked",
+        "_closes",
+        "_head",
+        "body",
+        "body_bytes",
+        "connection",
+        "content_length",
+        "context",
+        "head",
+        "received_s",
+        "sent_bytes",
+        "source",
+        "started",
+    )
 
     def __init__(self, connection: Carrier, received_s: float) -> None:
         self.connection: Carrier | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
+        self.head: Head | None = None
+        self.content_length: int | None = None
         self.body: list[bytes] = []
-        self.on_pause: Callable[[], None] = nothing
-        self.on_resume: Callable[[], None] = nothing
+        self.body_bytes = 0
+        self.context: Any = None
+        self.source: Source | None = None  # what is to be held up while the client is congested
+        self.started = False  # the answer's head has been handed over
+        self.sent_bytes = 0  # of the answer's body
+        self._chunked = self._closes = False
+        self._head = b""  # of the answer, until it leaves together with the first piece of the body
 
     @property
     def peer(self) -> str:

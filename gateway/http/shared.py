@@ -20,8 +20,8 @@ class Handler(Protocol):
     def refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
         """Answer a request with an error. `exchange.head` is None when it was not even a well-formed head."""
 
-    def vanished(self, exchange: Exchange) -> None:
-        """The client left before its request was complete."""
+    def vanished(self, exchange: Exchange, *, stalled: bool) -> None:
+        """The client left, or reads nothing, before its answer was complete."""
 
 
 class Timers(Protocol):

@@ -93,7 +93,7 @@ class StreamReader:
             if self._steady and (shape := self._shape) is not None and shape.fits(piece):
                 out.append(piece)
                 attempt.events += 1
-            elif self._ended or attempt.done.is_set():
+            elif self._ended or attempt.over:
                 return None  # behind the end marker nothing is relayed
             elif self._flowing:
                 self._flow(piece)
@@ -119,11 +119,11 @@ class StreamReader:
         """The engine ended its message: properly only if its end marker came."""
         self.add_up()
         attempt = self._attempt
-        if attempt.done.is_set():
+        if attempt.over:
             return
         if self._tail and not self._ended:
             self._take_last(self._tail)
-            if attempt.done.is_set():
+            if attempt.over:
                 return
         attempt.connection = None
         if self._ended:
@@ -140,7 +140,7 @@ class StreamReader:
         attempt.connection = None
         if self._tail and not self._ended:
             self._take_last(self._tail)
-            if attempt.done.is_set():
+            if attempt.over:
                 return
         if self._ended:
             self._conclude()
@@ -184,7 +184,7 @@ class StreamReader:
         if end:
             self._take_whole(block[:end] if tail else block)
         attempt = self._attempt
-        if attempt.done.is_set() or self._ended:
+        if attempt.over or self._ended:
             return
         if len(tail) > (attempt.rules.tail_bytes if self._good else HELD_EVENT_BYTES):
             self._start_to_flow(tail)
@@ -245,7 +245,7 @@ class StreamReader:
         self._shape = shape_of(attempt.route.name, event)
 
     def _flush_unended(self) -> None:
-        if not self._attempt.done.is_set():
+        if not self._attempt.over:
             self._flush()
 
     def _flush(self) -> None:
@@ -271,7 +271,7 @@ class StreamReader:
 
     def _conclude(self) -> None:
         attempt = self._attempt
-        if attempt.done.is_set():
+        if attempt.over:
             return
         if not attempt.committed:
             attempt.begin(200, self._content_type, b"", None)

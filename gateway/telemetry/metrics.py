@@ -132,6 +132,8 @@ class Metrics:
         self._responses[self._route_label(record.route or OTHER), record.status] += 1
         if lane is not None:
             lane.end(record)
+        elif record.reason:
+            self.http_refused(record.reason)
 
     def http_refused(self, reason: str) -> None:
         """A message was refused by HTTP rules, outside C1."""
