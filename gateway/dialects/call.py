@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.dialects import policy, values
 from gateway.dialects.fields import TABLES, Table
+from gateway.dialects.plan import Plan, plan_of
 from gateway.dialects.policy import FieldRules
 from gateway.dialects.routes import Kind, Route
 from gateway.dialects.values import Fields
@@ -81,33 +82,36 @@ def write(call: Call, target: Target) -> bytes:
 
 
 def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
-    table = TABLES[route.name]
-    fields = _top_level(table, body)
-    stripped = policy.apply(table, fields, rules)
+    fields = _top_level(route, body)
+    plan = plan_of(route.name, tuple(fields))
+    stripped = policy.apply(plan, fields, rules)
     raw_model = fields.get("model")
     if raw_model is None:
         raise values.missing("model")
     stream = "stream" in fields and values.flag("stream", fields["stream"])
+    prompt_bytes = 0
+    for name in plan.prompt:
+        prompt_bytes += len(fields[name])
     return Call(
         route=route,
         model=values.text("model", raw_model, 256),
         stream=stream,
-        max_output_tokens=_max_output_tokens(table, fields),
-        sequences=_sequences(table, fields),
+        max_output_tokens=_max_output_tokens(plan, fields),
+        sequences=_sequences(plan, fields) if plan.batch or plan.copies else 1,
         wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
         fields=fields,
         stripped=stripped,
-        prompt_bytes=_prompt_bytes(table, fields),
+        prompt_bytes=prompt_bytes,
         body_bytes=len(body),
     )
 
 
-def _top_level(table: Table, body: bytes) -> Fields:
+def _top_level(route: Route, body: bytes) -> Fields:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not look inside values it leaves raw
         if len(body) > LARGE_BYTES:
-            _weigh(table, body)
+            _weigh(TABLES[route.name], body)
         fields: Fields = values.decode_fields(body)
     except (UnicodeDecodeError, msgspec.MsgspecError):
         raise GatewayError(Reason.INVALID_JSON) from None
@@ -121,31 +125,20 @@ def _weigh(table: Table, body: bytes) -> None:
         raise GatewayError(Reason.INVALID_PARAMETER, "The fields beside the prompt are larger than 128 KiB.")
 
 
-def _max_output_tokens(table: Table, fields: Fields) -> int | None:
-    for name in table.caps:
-        if name in fields:
-            tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
-            if tokens is not None:
-                return tokens
+def _max_output_tokens(plan: Plan, fields: Fields) -> int | None:
+    for name in plan.caps:
+        tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
+        if tokens is not None:
+            return tokens
     return None
 
 
-def _prompt_bytes(table: Table, fields: Fields) -> int:
-    total = 0
-    for name in table.prompt:
-        if name in fields:
-            total += len(fields[name])
-    return total
-
-
-def _sequences(table: Table, fields: Fields) -> int:
+def _sequences(plan: Plan, fields: Fields) -> int:
     prompts = copies = 1
-    for name in table.batch:
-        if name in fields:
-            prompts = max(prompts, values.batch(fields[name]))
-    for name in ("n", "best_of"):
-        if name in fields:
-            copies = max(copies, values.integer(name, fields[name], 1, policy.MOST_COPIES) or 1)
+    for name in plan.batch:
+        prompts = max(prompts, values.batch(fields[name]))
+    for name in plan.copies:
+        copies = max(copies, values.integer(name, fields[name], 1, policy.MOST_COPIES) or 1)
     return prompts * copies
 
 
