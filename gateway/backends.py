@@ -47,6 +47,7 @@ class Backend:
         head = self._heads.get(route.name)
         if head is None:
             head = EngineHead(self._path(route), self._endpoint.authority, self._endpoint.api_key, self._version)
+            head.salted = route.name in self.engine.salted_routes
             self._heads[route.name] = head
         return head
 

@@ -43,6 +43,7 @@ class EngineHead:
     """The part of a request's head that is the same for every request to one endpoint on one route."""
 
     def __init__(self, path: bytes, authority: str, api_key: str | None, version: str) -> None:
+        self.salted = False  # whether the engine takes a `cache_salt` on this route
         key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self._constant = (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
@@ -95,10 +96,12 @@ def trace_lines(attempt_id: str, client: tuple[bytes, bytes, bytes] | None) -> b
     return b"traceparent: 00-%b-%b-%b\r\n%b" % (client[0], own[-16:], client[1], client[2])
 
 
-def about(request_id: str, own_id: str, dialect: Dialect) -> bytes:
+def about(record: RequestRecord, dialect: Dialect) -> bytes:
     """The lines every answer carries."""
-    lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (request_id.encode(), own_id.encode())
-    return b"request-id: %b\r\n%b" % (request_id.encode(), lines) if dialect is Dialect.ANTHROPIC else lines
+    own = record.request_id.encode()
+    known = record.client_request_id.encode() or own
+    lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (known, own)
+    return b"request-id: %b\r\n%b" % (known, lines) if dialect is Dialect.ANTHROPIC else lines
 
 
 def notice(stripped: tuple[str, ...]) -> bytes:

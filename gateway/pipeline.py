@@ -28,9 +28,8 @@ class Pipeline:
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    def opened(self, exchange: Exchange) -> None:
+    def opened(self, exchange: Exchange, head: Head) -> None:
         """A head has come: everything that can be refused before the body is read is refused here."""
-        head = cast(Head, exchange.head)
         services = self.services
         wishes: Wishes | None = head.meaning
         if wishes is None:
@@ -54,7 +53,7 @@ class Pipeline:
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete."""
-        run = cast(Run, exchange.context)
+        run: Run = exchange.context
         if run.route.kind is _LOCAL:
             self._answer_here(exchange, run)
         else:

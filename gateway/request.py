@@ -25,20 +25,22 @@ from policies.decisions import Reason
 class Request:
     """One request. `wishes` None: its head was refused."""
 
+    # Defaults of what few requests change stand in the class: each that is set costs every request.
     wishes: Wishes
     tenant: Tenant
     strips_usage = False
+    _prompt_tokens = 0  # the estimate
+    _pinged_s = 0.0
 
     def __init__(self, services: Services, exchange: Exchange, wishes: Wishes | None) -> None:
         self.services = services
         self.exchange = exchange
         self.attempt: Attempt | None = None  # the last one
         self._call: Call | None = None
-        self._prompt_tokens = 0  # the estimate
         self._lane: Lane | None = None  # where it is counted
         self._counted = False  # in C1
         self._ended = False
-        self._arrived_s = self._pinged_s = 0.0
+        self._arrived_s = 0.0
         request_id = services.ids.new()
         if wishes is None:
             self.record = RequestRecord(request_id=request_id, client=services.client_address(exchange))
@@ -62,7 +64,7 @@ class Request:
 
     def about(self) -> bytes:
         """The lines every answer carries."""
-        return about(self.request_id, self.record.request_id, self.route.dialect)
+        return about(self.record, self.route.dialect)
 
     def commit(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: begin the client's."""
@@ -73,8 +75,9 @@ class Request:
 
     def answer(self, content_type: bytes, coding: bytes, body: bytes) -> None:
         """A good answer is whole."""
-        self._note_begin(200)
-        self.exchange.respond(200, reply_lines(self.record, self.about(), content_type, coding), body)
+        record = self.record
+        record.status = 200
+        self.exchange.respond(200, reply_lines(record, about(record, self.route.dialect), content_type, coding), body)
 
     def _note_begin(self, status: int) -> None:
         self.record.status = status
@@ -128,7 +131,8 @@ class Request:
         """The request is over: count it and write its line, once."""
         if self._ended:
             return
-        self.count()
+        if self._lane is None:
+            self.count()
         self._ended = True
         services, record, exchange = self.services, self.record, self.exchange
         services.runs.discard(self)

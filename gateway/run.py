@@ -10,24 +10,20 @@ Nothing here decides where or when a request goes: the core does. No task, nothi
 
 import asyncio
 import time
-from typing import cast
 
 from gateway import describe
 from gateway.backends import Backend
-from gateway.compose import trace_lines
-from gateway.describe import Wishes
-from gateway.dialects.call import Call, Target, read, write
+from gateway.compose import EngineHead, trace_lines
+from gateway.dialects.call import Target, read, write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
 from gateway.dialects.verdict import error_for
 from gateway.errors import GatewayError
-from gateway.http.exchange import Exchange
 from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
 from gateway.relay.choose import choose
 from gateway.relay.end import COMPLETED, End, How
 from gateway.request import Request
-from gateway.services import Services
 from gateway.telemetry.record import ms
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject
 from policies.events import Bounced, Cancelled, Cause, Finished, FirstToken, Outcome
@@ -42,27 +38,27 @@ _TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 _NOT_CONNECTED = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
 _BOUNCED, _TEXT = How.BOUNCED, Kind.TEXT
-_TIMEOUT = Reason.BACKEND_TIMEOUT
 
 
 class Run(Request):
     """One request on its way, and the owner of its attempts."""
 
-    def __init__(self, services: Services, exchange: Exchange, wishes: Wishes | None) -> None:
-        super().__init__(services, exchange, wishes)
-        self.first_byte_by_s = self.deadline_s = 0.0  # on time.monotonic()
-        self.deadline_reason = _TIMEOUT
-        self._request: InferenceRequest | None = None  # as the core knows it
-        self._dispatch: Dispatch | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._trying = False  # an attempt was begun and has not been counted
+    first_byte_by_s = deadline_s = 0.0  # on time.monotonic()
+    deadline_reason = Reason.BACKEND_TIMEOUT
+    _backend: Backend  # of the last attempt
+    _head: EngineHead  # what is the same of every request to it on this route
+    _number = 0  # of the last attempt
+    _admitted = False  # told to the core
+    _trying = False  # an attempt was begun and has not been counted
+    _connecting: asyncio.Task[None] | None = None
 
     # -- the path: each step is called by what it waited for ---------------------------------------------------------
 
     def start(self) -> None:
         """The body is complete: ask the core for a place."""
         try:
-            self._request = request = self._describe()
+            request = self._describe()
+            self._admitted = True
             self._prompt_tokens = request.prompt_tokens
             self._follow(self.services.dispatcher.arrive(request, self))
         except Exception as error:
@@ -102,14 +98,15 @@ class Run(Request):
         services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
         body = exchange.body[0] if len(exchange.body) == 1 else b"".join(exchange.body)
-        exchange.body = []  # the call holds it now; it stays counted until the answer begins
+        exchange.body.clear()  # the call holds it now; it stays counted until the answer begins
         self._call = call = read(self.route, body, self.tenant.rules)
         record.stream = streamed = call.stream
         record.stripped = call.stripped
         self._model = model = services.backends.model(call)
         record.model = model.name
         describe.check_fits(call, model)
-        self.strips_usage = streamed and not call.wants_usage
+        if streamed and not call.wants_usage:
+            self.strips_usage = True
         received_s = exchange.received_s
         self.deadline_s = deadline_s = received_s + wishes.total_s
         if wishes.bounds_total:
@@ -131,9 +128,9 @@ class Run(Request):
     def _try(self, dispatch: Dispatch) -> None:
         """Begin an attempt; on routes that run beside an engine's GPU only where few do."""
         services, record = self.services, self.record
-        self._dispatch = dispatch
+        self._number = dispatch.attempt
         self._backend = backend = services.backends.by_name[dispatch.endpoint]
-        backend.head(self.route)  # raises where the engine has no such route: before a connection is taken for it
+        self._head = backend.head(self.route)  # raises where the engine has no such route
         if self.route.kind is _TEXT:
             if len(backend.text_runs) >= TEXT_AT_ONCE:
                 self._bounced(_TEXT_FULL)
@@ -152,18 +149,15 @@ class Run(Request):
             self._connecting = backend.connect(services.timers, self._connected)
 
     def _send(self, connection: UpstreamConnection) -> None:
-        backend = self._backend
-        self.attempt = attempt = Attempt(self, self.services.relay_rules, backend.hide, choose)
-        head, body = self._message(backend)
-        attempt.send(connection, head, body, time.monotonic())
-
-    def _message(self, backend: Backend) -> tuple[bytes, bytes]:
-        call, model, route, wishes = cast(Call, self._call), self._model, self.route, self.wishes
-        salt = self.tenant.salt if route.name in backend.engine.salted_routes else None
+        services, call, model, head = self.services, self._call, self._model, self._head
+        if call is None:
+            raise RuntimeError("a request whose answer has begun is not sent again")
+        salt = self.tenant.salt if head.salted else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
-        attempt_id = self.services.ids.new()
-        lines = trace_lines(attempt_id, wishes.trace) + wishes.lines
-        return backend.head(route).render(attempt_id, lines, len(body)), body
+        attempt_id = services.ids.new()
+        lines = trace_lines(attempt_id, self.wishes.trace) + self.wishes.lines
+        self.attempt = attempt = Attempt(self, services.relay_rules, self._backend.hide, choose)
+        attempt.send(connection, head.render(attempt_id, lines, len(body)), body, time.monotonic())
 
     def _after(self, end: End) -> None:
         metrics = self.services.metrics
@@ -180,24 +174,19 @@ class Run(Request):
 
     def _bounced(self, end: End) -> None:
         """Nothing reached the client: ask the core what to do next."""
-        dispatch = cast(Dispatch, self._dispatch)
         if end is not _TEXT_FULL:
-            self.services.metrics.upstream_failed(dispatch.endpoint, end.cause)
+            self.services.metrics.upstream_failed(self._backend.name, end.cause)
         request_id = self.record.request_id
-        event = Bounced(
-            request_id=request_id, attempt=dispatch.attempt, cause=end.cause, retry_after_s=end.retry_after_s
-        )
+        event = Bounced(request_id=request_id, attempt=self._number, cause=end.cause, retry_after_s=end.retry_after_s)
         self._follow(self.services.dispatcher.handle(event, request_id))
 
     def _settle(self, end: End) -> None:
         """The last attempt ended: tell the core what was learned, and the client what it must know."""
-        dispatch, request_id = cast(Dispatch, self._dispatch), self.record.request_id
-        usage = self.attempt.usage if self.attempt is not None else None
-        if usage is None:
-            usage = UNTOLD
+        request_id = self.record.request_id
+        usage = (self.attempt.usage if self.attempt is not None else None) or UNTOLD
         event = Finished(
             request_id=request_id,
-            attempt=dispatch.attempt,
+            attempt=self._number,
             outcome=Outcome.COMPLETED if end is COMPLETED else Outcome.FAILED,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
@@ -208,7 +197,7 @@ class Run(Request):
             self.end(self.record.status, "completed", "")
             return
         reason = end.reason if end.error is None else end.error.reason
-        self.services.metrics.upstream_failed(dispatch.endpoint, reason)
+        self.services.metrics.upstream_failed(self._backend.name, reason)
         if end.error is not None:
             self.refuse(end.error, "failed")
         else:
@@ -218,7 +207,7 @@ class Run(Request):
         """A step raised: what the client shall be told, or a fault of ours."""
         self._leave()
         told = error if isinstance(error, GatewayError) else GatewayError(Reason.INTERNAL)
-        self.refuse(told, "failed" if self._dispatch is not None else "rejected")
+        self.refuse(told, "failed" if self._number else "rejected")
         if told is not error:
             asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
 
@@ -230,8 +219,8 @@ class Run(Request):
 
     def _leave(self) -> None:
         """Stop where it stands: the place is given back, the engine's connection closed."""
-        if self._request is not None:
-            request_id = self._request.id
+        if self._admitted:
+            request_id = self.record.request_id
             self.services.dispatcher.leave(request_id, Cancelled(request_id=request_id))
         if self.attempt is not None:
             self.attempt.drop()
@@ -243,9 +232,8 @@ class Run(Request):
     def first_token(self) -> None:
         """The engine has finished its prefill."""
         self.record.ttft_ms = ms(time.monotonic() - self.exchange.received_s)
-        if self._dispatch is not None and not self._ended:
-            event = FirstToken(request_id=self.record.request_id, attempt=self._dispatch.attempt)
-            self.services.dispatcher.handle(event)
+        if not self._ended:
+            self.services.dispatcher.handle(FirstToken(request_id=self.record.request_id, attempt=self._number))
 
     # -- departure -------------------------------------------------------------------------------------------------
 
@@ -268,9 +256,9 @@ class Run(Request):
 
     def _stage(self) -> str:
         attempt = self.attempt
-        if self._request is None:
+        if not self._admitted:
             return "body"
-        if self._dispatch is None:
+        if not self._number:
             return "queued"
         if attempt is None or attempt.connection is None:
             return "connect"

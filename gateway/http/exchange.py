@@ -36,15 +36,8 @@ class Carrier(Protocol):
     peer: str  # address of the client's socket
     paused: bool  # more is waiting for the client than its buffer should hold
 
-    @property
-    def http10(self) -> bool:
-        """Whether the request speaks HTTP/1.0."""
-
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the transport."""
 
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; `reset`: so that the peer cannot take it for a proper end."""
@@ -69,6 +62,7 @@ class Exchange:
         "content_length",
         "context",
         "head",
+        "http10",
         "received_s",
         "sent_bytes",
         "source",
@@ -79,6 +73,7 @@ class Exchange:
         self.connection: Carrier | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
         self.head: Head | None = None
+        self.http10 = False
         self.content_length: int | None = None
         self.body: list[bytes] = []
         self.body_bytes = 0
@@ -101,9 +96,10 @@ class Exchange:
 
     def drop_body(self) -> None:
         """The body is needed no longer: give its memory back."""
-        if self.body_bytes and self.connection:
+        if self.body_bytes and self.connection is not None:
             self.connection.give_back(self.body_bytes)
-        self.body, self.body_bytes = [], 0
+        self.body_bytes = 0
+        self.body.clear()
 
     def respond(self, status: int, headers: bytes, body: bytes, *, close: bool = False) -> None:
         """A whole answer in one write. `headers` are complete lines; length and connection are added here."""
@@ -111,14 +107,14 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._closes = close or connection.must_close()
+        self._closes = closes = close or connection.must_close()
         length = len(body)
         if self.head is not None and self.head.method == b"HEAD":
             body = b""  # no answer to HEAD has a body, and a proxy in front would read one as the next answer
         self.sent_bytes += len(body)
-        connection.write(
-            b"%b%bcontent-length: %d\r\n%b\r\n%b"
-            % (_STATUS_LINES[status], headers, length, self._connection_line(connection), body)
+        line = _CLOSE if closes else _KEEP if self.http10 else b""
+        connection.transport.write(
+            b"%b%bcontent-length: %d\r\n%b\r\n%b" % (_STATUS_LINES[status], headers, length, line, body)
         )
         self._done(connection)
 
@@ -128,14 +124,15 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._chunked = length is None and not connection.http10
-        self._closes = connection.must_close() or (length is None and connection.http10)
+        self._chunked = length is None and not self.http10
+        self._closes = closes = connection.must_close() or (length is None and self.http10)
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing = b"" if length is None else b"content-length: %d\r\n" % length
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, self._connection_line(connection))
+        keeping = _CLOSE if closes else _KEEP if self.http10 else b""
+        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, keeping)
 
     def write(self, data: bytes) -> None:
         """The next piece of the body."""
@@ -147,7 +144,7 @@ class Exchange:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
-        connection.write(data)
+        connection.transport.write(data)
 
     def forwarder(self) -> Callable[[bytes], None] | None:
         """A way to pass on chunks that are framed already; None where the body is not chunked."""
@@ -165,7 +162,7 @@ class Exchange:
         if self._head:
             last, self._head = self._head + last, b""
         if last:
-            connection.write(last)
+            connection.transport.write(last)
         self._done(connection)
 
     def break_off(self, last: bytes = b"") -> None:
@@ -179,12 +176,8 @@ class Exchange:
         # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
         connection.close(reset=not self._chunked)
 
-    def _connection_line(self, connection: Carrier) -> bytes:
-        if self._closes:
-            return _CLOSE
-        return _KEEP if connection.http10 else b""
-
     def _done(self, connection: Carrier) -> None:
-        self.drop_body()
+        if self.body_bytes:
+            self.drop_body()
         self.connection = None
         connection.answered(close=self._closes)

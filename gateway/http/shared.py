@@ -5,13 +5,13 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
-from gateway.http.head import Limits
+from gateway.http.head import Head, Limits
 
 
 class Handler(Protocol):
     """What a server does with requests. All of it is synchronous; long work goes into a task."""
 
-    def opened(self, exchange: Exchange) -> None:
+    def opened(self, exchange: Exchange, head: Head) -> None:
         """A head is complete and well-formed. Raises GatewayError to refuse it before its body is read."""
 
     def received(self, exchange: Exchange) -> None:

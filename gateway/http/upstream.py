@@ -121,7 +121,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, sink: Sink, now: float) -> None:
         """Write a request; its answer goes to `sink`."""
-        self._reset()
         self.received = False
         self.sink = sink
         self.sent_s = now
@@ -281,6 +280,7 @@ class UpstreamConnection(asyncio.Protocol):
             return  # given up while its last bytes were relayed; already closed
         clean = self._keep and not self._excess and self.unsent_bytes() == 0
         if clean:
+            self._reset()
             self._pool.release(self)
         else:
             self.transport.abort()

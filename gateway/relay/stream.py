@@ -89,13 +89,18 @@ class StreamReader:
         """What a read held of the body; who may be asked first about the next, while events have a known shape."""
         attempt, out = self._attempt, self._held
         self.add_up()
-        for piece in pieces:
-            if self._steady and (shape := self._shape) is not None and shape.fits(piece):
-                out.append(piece)
-                attempt.events += 1
-            elif self._ended or attempt.over:
+        at, count = 0, len(pieces)
+        while at < count:
+            if self._steady and (shape := self._shape) is not None and (end := shape.run(pieces, at)) > at:
+                out += pieces[at:end]
+                attempt.events += end - at
+                at = end
+                continue
+            if self._ended or attempt.over:
                 return None  # behind the end marker nothing is relayed
-            elif self._flowing:
+            piece = pieces[at]
+            at += 1
+            if self._flowing:
                 self._flow(piece)
             else:
                 self._take(self._tail + piece if self._tail else piece)
