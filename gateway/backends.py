@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from gateway import tasks
 from gateway.compose import EngineHead
 from gateway.config import Config, Timers
-from gateway.describe import ServedModel
+from gateway.describe import ServedModel, takes
 from gateway.dialects.call import Call
-from gateway.dialects.routes import Route
+from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
 from gateway.http.pool import ConnectFailed, EndpointConnections
@@ -89,7 +89,7 @@ class Backends:
             name: ServedModel(
                 name=name,
                 served_as=model.served_as,
-                kind=model.kind,
+                routes=frozenset(route.name for route in ROUTES if takes(model.kind, route)),
                 context_tokens=model.context_tokens,
                 max_output_tokens=model.max_output_tokens,
             )
@@ -99,7 +99,7 @@ class Backends:
     def model(self, call: Call) -> ServedModel:
         """The model a call names. Raises GatewayError; unknown and not for this route look the same."""
         model = self.models.get(call.model)
-        if model is None or not model.takes(call.route.name, call.route.kind):
+        if model is None or call.route.name not in model.routes:
             raise GatewayError(Reason.MODEL_UNKNOWN, param="model")
         return model
 

@@ -28,17 +28,18 @@ class ServedModel:
 
     name: str
     served_as: str
-    kind: str
+    routes: frozenset[str]
     context_tokens: int
     max_output_tokens: int
 
-    def takes(self, route: str, kind: Kind) -> bool:
-        """Whether a route is for this kind of model."""
-        if kind is Kind.TEXT:
-            return True
-        if self.kind == "embedding":
-            return kind is Kind.PREFILL
-        return kind is Kind.GENERATE and (self.kind == "chat" or route == "completions")
+
+def takes(kind: str, route: Route) -> bool:
+    """Whether a route is for this kind of model."""
+    if route.kind is Kind.TEXT:
+        return True
+    if kind == "embedding":
+        return route.kind is Kind.PREFILL
+    return route.kind is Kind.GENERATE and (kind == "chat" or route.name == "completions")
 
 
 def check_fits(call: Call, model: ServedModel) -> None:

@@ -33,7 +33,7 @@ TEXT_AT_ONCE = 2  # on one endpoint: these routes stall an engine's API process 
 
 # The terms of the conservation invariant (faults.md 1).
 _REFUSED: dict[type[Decision], str] = {Reject: "rejected", Evict: "expired", Fail: "failed"}
-_RESULTS = {How.COMPLETED: "finished", How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
+_RESULTS = {How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
 _TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 _NOT_CONNECTED = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
@@ -86,7 +86,7 @@ class Run(Request):
         self._connecting = None
         try:
             if connection is not None:
-                self._send(connection)
+                self._send(connection, time.monotonic())
                 return
             self._backend.suspect()
             self._close_try("connect_failed")
@@ -97,8 +97,9 @@ class Run(Request):
     def _describe(self) -> InferenceRequest:
         services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
-        body = exchange.body[0] if len(exchange.body) == 1 else b"".join(exchange.body)
-        exchange.body.clear()  # the call holds it now; it stays counted until the answer begins
+        pieces = exchange.body
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()  # the call holds it now; it stays counted until the answer begins
         self._call = call = read(self.route, body, self.tenant.rules)
         record.stream = streamed = call.stream
         record.stripped = call.stripped
@@ -144,11 +145,11 @@ class Run(Request):
         services.metrics.attempt_started()
         connection = backend.connections.take(now)
         if connection is not None:
-            self._send(connection)
+            self._send(connection, now)
         else:
             self._connecting = backend.connect(services.timers, self._connected)
 
-    def _send(self, connection: UpstreamConnection) -> None:
+    def _send(self, connection: UpstreamConnection, now: float) -> None:
         services, call, model, head = self.services, self._call, self._model, self._head
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
@@ -157,9 +158,14 @@ class Run(Request):
         attempt_id = services.ids.new()
         lines = trace_lines(attempt_id, self.wishes.trace) + self.wishes.lines
         self.attempt = attempt = Attempt(self, services.relay_rules, self._backend.hide, choose)
-        attempt.send(connection, head.render(attempt_id, lines, len(body)), body, time.monotonic())
+        attempt.send(connection, head.render(attempt_id, lines, len(body)), body, now)
 
     def _after(self, end: End) -> None:
+        if end is COMPLETED:
+            self._close_try("finished")
+            self._settle(Outcome.COMPLETED)
+            self.end(self.record.status, "completed", "")
+            return
         metrics = self.services.metrics
         if end.stale:  # the one resend that a pooled connection may need that had died unnoticed
             metrics.attempt("stale_resent")
@@ -169,8 +175,14 @@ class Run(Request):
         self._close_try(_RESULTS[end.how])
         if end.how is _BOUNCED:
             self._bounced(end)
+            return
+        self._settle(Outcome.FAILED)
+        reason = end.reason if end.error is None else end.error.reason
+        metrics.upstream_failed(self._backend.name, reason)
+        if end.error is not None:
+            self.refuse(end.error, "failed")
         else:
-            self._settle(end)
+            self.end(self.record.status, "failed", reason)
 
     def _bounced(self, end: End) -> None:
         """Nothing reached the client: ask the core what to do next."""
@@ -180,28 +192,19 @@ class Run(Request):
         event = Bounced(request_id=request_id, attempt=self._number, cause=end.cause, retry_after_s=end.retry_after_s)
         self._follow(self.services.dispatcher.handle(event, request_id))
 
-    def _settle(self, end: End) -> None:
-        """The last attempt ended: tell the core what was learned, and the client what it must know."""
-        request_id = self.record.request_id
+    def _settle(self, outcome: Outcome) -> None:
+        """The last attempt ended: tell the core what was learned."""
         usage = (self.attempt.usage if self.attempt is not None else None) or UNTOLD
+        request_id = self.record.request_id
         event = Finished(
             request_id=request_id,
             attempt=self._number,
-            outcome=Outcome.COMPLETED if end is COMPLETED else Outcome.FAILED,
+            outcome=outcome,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
         )
         self.services.dispatcher.leave(request_id, event)
-        if end is COMPLETED:
-            self.end(self.record.status, "completed", "")
-            return
-        reason = end.reason if end.error is None else end.error.reason
-        self.services.metrics.upstream_failed(self._backend.name, reason)
-        if end.error is not None:
-            self.refuse(end.error, "failed")
-        else:
-            self.end(self.record.status, "failed", reason)
 
     def _fail(self, error: Exception) -> None:
         """A step raised: what the client shall be told, or a fault of ours."""

@@ -68,16 +68,16 @@ def read(route: Route, body: bytes, rules: FieldRules) -> Call:
 
 def write(call: Call, target: Target) -> bytes:
     """The body sent upstream."""
-    fields = call.fields.copy()
-    fields["model"] = msgspec.Raw(_encode(target.served_as))
-    if target.salt is not None and call.route.kind is not Kind.TEXT:
-        fields["cache_salt"] = msgspec.Raw(_encode(target.salt))
-    if call.route.name == "responses" or "store" in fields:
-        fields["store"] = _FALSE
-    if call.stream and not call.wants_usage and call.route.name in _USAGE_ROUTES:
-        fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    given, route = call.fields, call.route
+    fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": target.served_as}
+    if target.salt is not None and route.kind is not Kind.TEXT:
+        fields["cache_salt"] = target.salt
+    if route.name == "responses" or "store" in given:
+        fields["store"] = False
+    if call.stream and not call.wants_usage and route.name in _USAGE_ROUTES:
+        fields["stream_options"] = _with_usage(given.get("stream_options"))
     if target.output_cap is not None:
-        _cap(fields, TABLES[call.route.name], target.output_cap)
+        fields |= _capped(given, TABLES[route.name], target.output_cap)
     return _encode(fields)
 
 
@@ -157,14 +157,10 @@ def _with_usage(given: msgspec.Raw | None) -> msgspec.Raw:
     return msgspec.Raw(_encode(options))
 
 
-def _cap(fields: Fields, table: Table, cap: int) -> None:
-    """Write `cap` where no cap was given, and lower any that is above it: engines differ in which of two they read."""
-    given = False
-    for name in table.caps:
-        tokens = values.integer(name, fields[name], 1, MOST_TOKENS) if name in fields else None
-        if tokens is not None:
-            given = True
-            if tokens > cap:
-                fields[name] = msgspec.Raw(b"%d" % cap)
-    if not given and table.caps:
-        fields[table.caps[-1]] = msgspec.Raw(b"%d" % cap)
+def _capped(fields: Fields, table: Table, cap: int) -> dict[str, int]:
+    """`cap` where no cap was given, and for any that is above it: engines differ in which of two they read."""
+    asked = {name: values.integer(name, fields[name], 1, MOST_TOKENS) for name in table.caps if name in fields}
+    given = {name: tokens for name, tokens in asked.items() if tokens is not None}
+    if not given:
+        return dict.fromkeys(table.caps[-1:], cap)
+    return {name: cap for name, tokens in given.items() if tokens > cap}

@@ -162,8 +162,9 @@ class ClientConnection(asyncio.Protocol):
         if close and self.state < _LINGER:
             self.close()
 
-    def answered(self, *, close: bool) -> None:
+    def answered(self, held_bytes: int, *, close: bool) -> None:
         """The answer's last byte has been handed to the transport."""
+        self.shared.held_bytes -= held_bytes
         complete = self.state == _BUSY
         self.exchange = None
         self.reader.exchange = _NOBODY

@@ -42,8 +42,8 @@ class Carrier(Protocol):
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; `reset`: so that the peer cannot take it for a proper end."""
 
-    def answered(self, *, close: bool) -> None:
-        """The answer's last byte has been handed over."""
+    def answered(self, held_bytes: int, *, close: bool) -> None:
+        """The answer's last byte has been handed over; so many bytes of the request's body are held no longer."""
 
     def give_back(self, held_bytes: int) -> None:
         """So many bytes of a body are held no longer."""
@@ -177,7 +177,6 @@ class Exchange:
         connection.close(reset=not self._chunked)
 
     def _done(self, connection: Carrier) -> None:
-        if self.body_bytes:
-            self.drop_body()
+        held_bytes, self.body_bytes = self.body_bytes, 0
         self.connection = None
-        connection.answered(close=self._closes)
+        connection.answered(held_bytes, close=self._closes)

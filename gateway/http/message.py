@@ -71,8 +71,7 @@ class RequestReader:
         self.progress = _HEAD
         self.error = None
         known = self._known
-        found = known.find(data) if known is not None else None
-        if known is not None and found is not None:
+        if known is not None and (found := known.find(data)) is not None:
             self._take_known(known.meaning, data, found)
             return
         self._raw: list[tuple[bytes, bytes]] = []

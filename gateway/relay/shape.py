@@ -46,14 +46,14 @@ class Shape:
     def run(self, pieces: list[bytes], at: int) -> int:
         """Where the run of pieces from `at` on ends that are exactly one event of this shape each."""
         prefix, suffix, short = self._prefix, self._suffix, self._short
-        for index in range(at, len(pieces)):
-            piece = pieces[index]
+        for piece in pieces[at:]:
+            if not (piece.startswith(prefix) and piece.endswith(suffix)):
+                break
             size = len(piece)
-            if size >= self.most or not (piece.startswith(prefix) and piece.endswith(suffix)):
-                return index
-            if size >= short and piece.find(b'"', len(prefix)) != size - len(suffix):
-                return index
-        return len(pieces)
+            if size >= short and (size >= self.most or piece.find(b'"', len(prefix)) != size - len(suffix)):
+                break
+            at += 1
+        return at
 
     def pass_on(self, data: bytes) -> bool:
         """Pass on a read that is exactly one chunk, framed as we frame chunks, of exactly one short event of this shape;
