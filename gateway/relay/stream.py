@@ -87,30 +87,36 @@ class StreamReader:
 
     def on_data(self, pieces: list[bytes]) -> Callable[[bytes], bool] | None:
         """What a read held of the body; who may be asked first about the next, while events have a known shape."""
-        attempt, out = self._attempt, self._held
         self.add_up()
-        at, count = 0, len(pieces)
+        shape = self._shape
+        fit = shape.run(pieces, 0) if self._steady and shape is not None else 0
+        self._attempt.events += fit
+        if fit == len(pieces):  # token events only, and nothing is held from before
+            self._write(b"".join(pieces))
+        else:
+            self._held += pieces[:fit]
+            self._take_pieces(pieces, fit)
+        shape = self._shape
+        return shape.pass_on if self._steady and shape is not None else None
+
+    def _take_pieces(self, pieces: list[bytes], at: int) -> None:
+        attempt, count = self._attempt, len(pieces)
         while at < count:
-            if self._steady and (shape := self._shape) is not None and (end := shape.run(pieces, at)) > at:
-                out += pieces[at:end]
-                attempt.events += end - at
-                at = end
-                continue
             if self._ended or attempt.over:
-                return None  # behind the end marker nothing is relayed
+                return  # behind the end marker nothing is relayed
             piece = pieces[at]
             at += 1
             if self._flowing:
                 self._flow(piece)
             else:
                 self._take(self._tail + piece if self._tail else piece)
+            if self._steady and (shape := self._shape) is not None:
+                end = shape.run(pieces, at)
+                self._held += pieces[at:end]
+                attempt.events += end - at
+                at = end
         if self._good and not self._ended:
             self._flush()
-        shape = self._shape
-        if not self._steady or shape is None or self._forward is None:
-            return None
-        shape.forward = self._forward
-        return shape.pass_on
 
     def add_up(self) -> None:
         """Take over what the shape has counted."""
@@ -247,7 +253,9 @@ class StreamReader:
             self._token_seen = True
             attempt.owner.first_token()
         self.add_up()
-        self._shape = shape_of(attempt.route.name, event)
+        self._shape = shape = shape_of(attempt.route.name, event)
+        if shape is not None:
+            shape.forward = self._forward
 
     def _flush_unended(self) -> None:
         if not self._attempt.over:
@@ -258,6 +266,8 @@ class StreamReader:
         if not attempt.committed:
             attempt.begin(200, self._content_type, b"", None)
             self._forward = attempt.exchange.forwarder()
+            if self._shape is not None:
+                self._shape.forward = self._forward
         if self._held:
             held = self._held
             self._write(held[0] if len(held) == 1 else b"".join(held))
