@@ -84,6 +84,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 max_seqs=known.max_seqs,
                 max_prefill_tokens=known.max_prefill_tokens,
                 long_lanes=known.long_lanes,
+                long_prefill_cap=known.long_prefill_cap,
                 kv_tokens=known.kv_tokens,
                 context_tokens=known.context_tokens,
             )
