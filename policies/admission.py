@@ -27,7 +27,8 @@ def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     nearest_s, speed = float("inf"), 0.0
     for load in pool.up:
         speed += load.speed
-        busy = load.prefill_tokens - (0 if ticket.long else load.long_tokens)
+        beside = not ticket.long and load.endpoint.long_prefill_cap
+        busy = load.prefill_tokens - (load.long_tokens if beside else 0)
         if service_s(load, busy + ticket.weight) < nearest_s:  # at best; what is cached just there costs more to know
             nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
     if not speed:

@@ -105,6 +105,14 @@ class Assessing:
         up = ticket.pool.up or list(self._books.loads.values())
         ordering.place(ticket, self._current.ordering, up[0])
 
+    def reestimate(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
+        """Its answer is longer than was thought: reserve what one that has become so long may still become."""
+        generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)
+        ticket.output = self.lengths.given(ticket.request, generated)
+        attempt.reestimates += 1
+        prompt = ticket.tokens - attempt.cached
+        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.p90) * ticket.sequences))
+
     def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Learn how long it really took, from the arrival and from the dispatch."""
         pool = ticket.pool

@@ -263,11 +263,7 @@ class Core:
             self._books.timers.set(ticket, now + max(1.0, output.p90) * load.endpoint.decode_s)
 
     def _longer_than_thought(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
-        attempt.reestimates += 1
-        generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)
-        ticket.output = self._assessing.lengths.given(ticket.request, generated)
-        output_tokens = int(ticket.output.p90) * ticket.sequences
-        attempt.reserve(max(attempt.kv_tokens, ticket.tokens - attempt.cached + output_tokens))
+        self._assessing.reestimate(ticket, attempt, now)
         self._reestimate(ticket, attempt, attempt.sent_s)
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:

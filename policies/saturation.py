@@ -3,7 +3,8 @@
 Whatever is bound to an engine can no longer be sorted, shed or sent elsewhere, so an engine gets what it can start
 soon and no more. Sequences: as many as it runs. Short prompts: as long as less than a step of them is outstanding, so
 that a step is full whatever their sizes, and the engine has the next one before it runs dry. Long prompts: as many as
-it has lanes for, beside the short ones. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
+it has lanes for; beside one there is room for short ones where the engine caps its share of a step, and none where it
+does not. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
 BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
+URGENT_RATIO = 1.5  # of the bound, for the most urgent class: it never waits for a step that others have filled
 STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 
@@ -19,6 +21,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
     maybe_long = 0 < long_from < ticket.tokens
     sequences = ticket.sequences
+    urgency = URGENT_RATIO if ticket.band.rank == 0 else 1.0
     found: list[Load] = []
     for load in loads:
         if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
@@ -26,8 +29,8 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         if maybe_long and ticket.uncached(load.name) > long_from:
             free = load.longs < load.lanes
         else:
-            short = load.prefill_tokens - load.long_tokens
-            free = short < load.max_prefill_tokens * (BESIDE_LONG if load.longs else 1.0)
+            share = (BESIDE_LONG if load.endpoint.long_prefill_cap else 0.0) if load.longs else 1.0
+            free = load.prefill_tokens - load.long_tokens < load.max_prefill_tokens * share * urgency
         if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found

@@ -11,7 +11,9 @@ from loadgen.agree.run import AgreeOptions, agree_command
 def agree(  # noqa: PLR0913  # one parameter per flag
     scenario: Annotated[list[str] | None, typer.Option(help="Standard scenario; repeatable.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Valid live runs of each; their median counts.")] = 3,
-    seconds: Annotated[float | None, typer.Option(min=2, help="Length of the load, warm-up included.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=2, help="Length of the window; the warm-up comes before.")
+    ] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second in all.")] = None,
     saturated: Annotated[bool, typer.Option("--saturated", help="Tolerances for more load than is served.")] = False,
     allow: Annotated[list[str] | None, typer.Option(help="V1 or V9: compare live runs that break it.")] = None,

@@ -19,17 +19,17 @@ from loadgen.sim import policy as policies
 from loadgen.sim.arm import slo_of
 from loadgen.sim.fleet import Fleet, Member
 from loadgen.sim.policy import Policy
+from loadgen.workload.fields import duration
 from policies.types import Endpoint
 
 TENANT = "default"
 GATEWAY_SEED = 0  # of its core's random numbers
 SCRAPE_S = 1.0  # the gateway's default
-SECONDS = {"smoke": 45.0, "mixed-lengths": 120.0}  # loadgen.md 10, warm-up included
+SECONDS = {"mixed-lengths": 120.0}  # of the window (loadgen.md 10); others last as long as they say
 RATES = {"mixed-lengths": 6.0}  # requests/s; others come at their own rate
-OTHER_SECONDS = 120.0
 _UNLOADED = """
 version: 1
-name: unloaded
+name: small
 seed: 7
 warmup: 1s
 duration: 5s
@@ -84,6 +84,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 max_seqs=known.max_seqs,
                 max_prefill_tokens=known.max_prefill_tokens,
                 long_lanes=known.long_lanes,
+                long_prefill_cap=known.long_prefill_cap,
                 kv_tokens=known.kv_tokens,
                 context_tokens=known.context_tokens,
             )
@@ -112,15 +113,19 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def case(name: str, seconds: float | None, rate: float | None) -> Case:
-    """The case of a standard scenario; None: as loadgen.md 10 has it. ScenarioError, FleetError."""
-    scenario = standard(name).lasting(seconds or SECONDS.get(name, OTHER_SECONDS))
+    """The case of a standard scenario: its warm-up, so many seconds of its window, and no tail: live and simulated run
+    to the last answer. None: as loadgen.md 10 has it. ScenarioError, FleetError."""
+    scenario = standard(name)
+    window_s = seconds or SECONDS.get(name, scenario.duration_s)
+    scenario = msgspec.structs.replace(scenario, duration=duration(window_s), tail="0s")
     wanted = rate or RATES.get(name)
     return _case(scenario if wanted is None else scenario.at_rate(wanted), scenario.fleet)
 
 
 def unloaded(like: Case) -> Case:
     """200 small requests, each alone, on the engines of `like`."""
-    return _case(load(_UNLOADED), like.scenario.fleet)
+    small = msgspec.structs.replace(load(_UNLOADED), name=like.scenario.name)
+    return _case(small, like.scenario.fleet)
 
 
 def _case(scenario: Scenario, fleet: str) -> Case:

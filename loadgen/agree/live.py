@@ -143,6 +143,7 @@ def gateway_config(case: Case, listeners: Listeners, engines: list[Engine], jour
                 "max_seqs": known.max_seqs,
                 "max_prefill_tokens": known.max_prefill_tokens,
                 "long_lanes": known.long_lanes,
+                "long_prefill_cap": known.long_prefill_cap,
             }
             for known, engine in zip(case.endpoints(), engines, strict=True)
         ],

@@ -14,7 +14,7 @@ MODEL = "llama-70b"
 ENGINES = 4
 _GROUPS = 2  # processes that carry them: one each for the two cores this should run on
 PROFILE = "llama70b-fp8-h200-tp2"
-_BUDGET, _SEQS, _CONTEXT = 2048, 256, 32768
+_BUDGET, _CAP, _SEQS, _CONTEXT = 2048, 512, 256, 32768
 
 
 async def start_engines(processes: Processes, seed: int) -> list[str]:
@@ -55,7 +55,7 @@ def engine_argv(port: int, count: int, seed: int) -> tuple[str, ...]:
         "max-num-batched-tokens": _BUDGET,
         "max-num-seqs": _SEQS,
         "max-model-len": _CONTEXT,
-        "long-prefill-token-threshold": 512,
+        "long-prefill-token-threshold": _CAP,
         "watermark": 0.02,
         "served-model-name": MODEL,
     }
@@ -78,6 +78,7 @@ def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object
                 "pools": ["main"],
                 "max_seqs": _SEQS,
                 "max_prefill_tokens": _BUDGET,
+                "long_prefill_cap": _CAP,
             }
             for number, url in enumerate(engines)
         ],

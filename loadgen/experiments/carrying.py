@@ -38,6 +38,7 @@ E1 = Experiment(
         _rate("lmetric", 1.10, "1.10 x the highest rate of B9"),
         SAME_TOKENS,
     ),
+    curve=True,
 )
 
 _TRACES = (

@@ -1,9 +1,11 @@
 """`make experiments`: run what is lacking, judge, write the page. Progress to standard error."""
 
+import math
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -108,13 +110,26 @@ def _judged(experiment: Experiment, lab: Lab, made: dict[str, str], place: Path)
 def renew(place: Path, one: Section) -> None:
     """Put the section into the results file beside the page, in the order of ids, and write the page anew."""
     file = place.with_suffix(".json")
-    known = msgspec.json.decode(file.read_bytes(), type=list[Section]) if file.is_file() else []
+    known = results(file) if file.is_file() else []
     order = [each.id for each in EXPERIMENTS]
     kept = [each for each in known if each.id != one.id and each.id in order]
     sections = sorted([*kept, one], key=lambda each: order.index(each.id))
     place.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(sections), indent=1) + b"\n")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(_worded(msgspec.to_builtins(sections))), indent=1) + b"\n")
     place.write_text(page(sections), "utf-8")
+
+
+def results(file: Path) -> list[Section]:
+    """The results file; infinity is a word there."""
+    return msgspec.convert(msgspec.json.decode(file.read_bytes()), list[Section], strict=False)
+
+
+def _worded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _worded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_worded(one) for one in value]
+    return "inf" if value == math.inf else value
 
 
 def _work_off(lab: Lab, jobs: int, console: Console) -> None:

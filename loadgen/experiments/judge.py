@@ -19,7 +19,7 @@ RATE = "rate"
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a claim at one load and point. `theirs`: the arm it was held against."""
+    """What became of a claim at one load and point. `theirs`: the arm it was held against, if there was a choice."""
 
     says: str
     where: str
@@ -64,13 +64,16 @@ def of_rates(claim: Claim, experiment: Experiment, load: Load, lab: Lab) -> Verd
 
 
 def compared(how: str, ours: Sequence[float], theirs: Sequence[float]) -> Estimate | None:
-    """In pairs; ratios on a logarithmic scale. None if that cannot be said."""
+    """In pairs; ratios on a logarithmic scale. `inf`: only ours waited for ever, 0: only theirs. None if that cannot be
+    said."""
     if how == "value":
         return estimate(ours)
+    if math.inf in ours or math.inf in theirs:
+        return None if math.inf in ours and math.inf in theirs else Estimate(mean=math.inf if math.inf in ours else 0.0)
     pairs = list(zip(ours, theirs, strict=True))
     if how == "difference":
-        return estimate([a - b for a, b in pairs]) if all(math.isfinite(b) for _, b in pairs) else None
-    if not all(a > 0 and b > 0 and math.isfinite(b) and math.isfinite(a) for a, b in pairs):
+        return estimate([a - b for a, b in pairs])
+    if not all(a > 0 and b > 0 for a, b in pairs):
         return None
     logs = estimate([math.log(a / b) for a, b in pairs])
     low, high = (None if bound is None else math.exp(bound) for bound in (logs.low, logs.high))
@@ -105,7 +108,7 @@ def _verdict(claim: Claim, where: str, values: dict[str, list[float | None]], ou
         at_least=claim.at_least,
         at_most=claim.at_most,
         must_not=claim.must_not,
-        theirs=theirs,
+        theirs=theirs if len(claim.against) > 1 or BEST in claim.against else "",
         outcome=UNKNOWN if found is None else outcome(claim, found),
         estimate=found,
     )

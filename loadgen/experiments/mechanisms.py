@@ -155,7 +155,7 @@ ADMIT_ALL = core(
 )
 
 
-def _admission(points: tuple[int, ...] | None = None, loads: tuple[int, ...] | None = None) -> tuple[Claim, ...]:
+def _admission() -> tuple[Claim, ...]:
     return (
         Claim(
             says="good answers/s beside a core that admits all",
@@ -164,16 +164,20 @@ def _admission(points: tuple[int, ...] | None = None, loads: tuple[int, ...] | N
             against=(ADMIT_ALL.label,),
             how="ratio",
             at_least=1.3,
-            points=points,
-            loads=loads,
+        ),
+        Claim(
+            says="good answers/s beside B8, which has no admission",
+            figure="all.goodput_per_s",
+            ours=OURS.label,
+            against=(B8.label,),
+            how="ratio",
+            at_least=1.3,
         ),
         Claim(
             says="critical requests within their SLO",
             figure="critical.attainment",
             ours=OURS.label,
             at_least=0.99,
-            points=points,
-            loads=loads,
         ),
         Claim(
             says="refusals do not oscillate: deviation of their number in 5 s over its mean",
@@ -181,8 +185,6 @@ def _admission(points: tuple[int, ...] | None = None, loads: tuple[int, ...] | N
             ours=OURS.label,
             at_most=0.5,
             must_not=True,
-            points=points,
-            loads=loads,
         ),
     )
 
@@ -201,10 +203,12 @@ E13A = Experiment(
 E13B = Experiment(
     id="E13b",
     title="Admission in a spike",
-    claim="Twenty seconds of five times the load: the critical requests notice nothing.",
+    claim="Twenty seconds of far more than can be served: the critical requests notice nothing, and as many others as without admission are served in time.",
     loads=(Load(scenario="spike", fleet=CAPPED),),
     arms=(OURS, ADMIT_ALL, B8),
-    claims=_admission()[:2],
+    points=(Point(times=1.2), Point(times=1.6)),
+    claims=_admission()[:3],
+    notes=("The peak is 1.5 and 2 times what four engines carry of this mix (about 36 requests/s).",),
 )
 
 E14 = Experiment(
@@ -336,5 +340,3 @@ E19 = Experiment(
     ),
     notes=("Quotas of tenants, which would refuse the aggressor, are not simulated: this is fairness alone.",),
 )
-
-__all__ = ["E6", "E7", "E8", "E9", "E13A", "E13B", "E14", "E15", "E18", "E19"]

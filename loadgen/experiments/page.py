@@ -1,5 +1,6 @@
 """docs/experiments.md: what was claimed, what came out. Made of the results file alone, so it can be made again."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from loadgen.experiments.figures import Estimate
@@ -66,6 +67,8 @@ def _section(one: Section) -> Iterator[str]:
         yield from _rates(rates)
     for runs in one.runs:
         yield from _runs(runs)
+        if one.curve:
+            yield from _curve(runs)
     for note in one.notes:
         yield f"\n{note}"
     yield ""
@@ -90,6 +93,14 @@ def _runs(runs: Runs) -> Iterator[str]:
     yield "|---" * len(headings) + "|"
     for row in runs.rows:
         yield f"| {' | '.join([*_row(row), *(_plain(row.figures[name]) for name in extra), *(_group(row, name) for name in groups)])} |"
+
+
+def _curve(runs: Runs) -> Iterator[str]:
+    factors = list(runs.rows[0].curve)
+    yield f"\n| within SLO % with all limits times | {' | '.join(factors)} |"
+    yield "|---" * (len(factors) + 1) + "|"
+    for row in runs.rows:
+        yield f"| {row.arm} | {' | '.join(f'{row.curve[factor] * 100:.1f}' for factor in factors)} |"
 
 
 _HEADINGS = (
@@ -153,7 +164,7 @@ def _summary(one: Section) -> str:
 
 def _told(one: Verdict, value: float) -> str:
     if one.how == "ratio":
-        return f"{value:.2f} x"
+        return "without end" if value == math.inf else f"{value:.2f} x"
     if _is_share(one.figure):
         return f"{value * 100:+.1f} points" if one.how == "difference" else f"{value * 100:.1f} %"
     return f"{value:.2f}"
@@ -174,6 +185,8 @@ def _gap(one: Verdict) -> str:
     mean = one.estimate.mean if one.estimate else 0.0
     low = one.at_least is not None and mean < one.at_least
     gap = abs(mean - ((one.at_least if low else one.at_most) or 0.0))
+    if gap == math.inf:
+        return "far"
     if one.how != "ratio" and _is_share(one.figure):
         return f"{gap * 100:.1f} points"
     return f"{gap:.2f}"
@@ -195,7 +208,7 @@ def _interval(found: Estimate, times: float, digits: int) -> str:
 def _plain(value: float | None, digits: int = 2) -> str:
     if value is None:
         return "-"
-    return "never" if value == float("inf") else f"{value:,.{digits}f}"
+    return "never" if value == math.inf else f"{value:,.{digits}f}"
 
 
 def _anchor(one: Section) -> str:

@@ -1,6 +1,7 @@
 """One experiment, run and judged: what the page says of it, as plain values."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 import msgspec
 
@@ -15,12 +16,14 @@ MANY_CELLS = 6  # more are shown by class
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm at one point: means over the seeds. `groups`: figures of classes or cells."""
+    """One arm at one point: means over the seeds. `groups`: figures of classes or cells; `curve`: attainment with all
+    limits times so much."""
 
     arm: str
     attainment: Estimate
     figures: dict[str, float | None]
     groups: dict[str, dict[str, float | None]]
+    curve: dict[str, float]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[Rates, ...]
     runs: tuple[Runs, ...]
     skipped: tuple[str, ...]
+    curve: bool
 
 
 def section(experiment: Experiment, lab: Lab, made: dict[str, str]) -> Section:
@@ -69,6 +73,7 @@ def section(experiment: Experiment, lab: Lab, made: dict[str, str]) -> Section:
         rates=tuple(rates for _, rates, _ in done if rates is not None),
         runs=tuple(one for _, _, runs in done for one in runs),
         skipped=tuple(f"{name}: needs {', '.join(files)}" for name, files in absent.items() if files),
+        curve=experiment.curve,
     )
 
 
@@ -136,16 +141,17 @@ _OF_RUNS = ("imbalance", "coverage", "moves_per_min", "refusals_cv", "longest_wa
 
 def _table(measured: Measured) -> Runs:
     first = next(iter(measured.runs.values()))
+    groups = _groups(first[0])
     return Runs(
         where=measured.where,
         offered_per_s=_mean(first, "all.offered") / first[0]["window_s"],
         window_s=first[0]["window_s"],
         seeds=len(first),
-        rows=tuple(_row(arm, runs) for arm, runs in measured.runs.items()),
+        rows=tuple(_row(arm, runs, groups) for arm, runs in measured.runs.items()),
     )
 
 
-def _row(arm: str, runs: Sequence[Plain]) -> Row:
+def _row(arm: str, runs: Sequence[Plain], groups: Sequence[str]) -> Row:
     return Row(
         arm=arm,
         attainment=estimate([figure(run, "all.attainment") or 0.0 for run in runs]),
@@ -153,7 +159,8 @@ def _row(arm: str, runs: Sequence[Plain]) -> Row:
             **{name: _mean(runs, f"all.{name}") for name in _COLUMNS},
             **{name: _mean(runs, name) for name in _OF_RUNS},
         },
-        groups={group: {name: _mean(runs, f"{group}.{name}") for name in _OF_GROUPS} for group in _groups(runs[0])},
+        groups={group: {name: _mean(runs, f"{group}.{name}") for name in _OF_GROUPS} for group in groups},
+        curve={factor: fmean(run["slo_curve"][factor] for run in runs) for factor in runs[0]["slo_curve"]},
     )
 
 

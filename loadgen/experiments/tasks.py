@@ -31,7 +31,6 @@ STEP = 1.25  # between its first probes
 LARGEST, SMALLEST = 16.0, 1 / 16
 PROBE_S = 120.0
 REFUSALS_S = 5.0  # scheduling.md 13, E13
-SALT = "1"  # of the form of results
 
 Plain = dict[str, Any]
 
@@ -51,7 +50,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             for without in ("policy", "lengths"):
                 del plain["arm"][without]
         traces = [digest(path) for path in trace_files(self.arm.scenario)]
-        told = msgspec.json.encode([SALT, plain, code(ours), traces], order="deterministic")
+        told = msgspec.json.encode([plain, code(ours), traces], order="deterministic")
         return hashlib.sha256(told).hexdigest()[:32]
 
 
@@ -61,12 +60,19 @@ def at(setup: Setup, load: Load, scale: float | None, traces: Path) -> Arm:
     scenario = given.scenario.with_trace(traces)
     return Arm(
         router=setup.router,
-        scenario=scenario if scale is None else shortened(scenario, scale, load.seconds),
+        scenario=scenario if scale is None else _shortened(scenario, scale, load.seconds),
         fleet=given.fleet,
         policy=given.policy,
         timing=Timing(poll_s=setup.poll_s, frozen_s=setup.frozen_s, patience_s=load.patience_s),
         lengths=setup.lengths,
     )
+
+
+def _shortened(scenario: Scenario, scale: float, window_s: float) -> Scenario:
+    """In a window of that length, but with all of its tail: what is measured last still meets the load."""
+    short = shortened(scenario, scale, window_s)
+    traced = any(isinstance(one.arrivals, Trace) for one in scenario.tenants)
+    return short if traced else msgspec.structs.replace(short, tail=scenario.tail)
 
 
 def missing(load: Load, traces: Path) -> list[str]:

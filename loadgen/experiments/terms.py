@@ -86,7 +86,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     """One row of scheduling.md 13. Of the arms of `field` only the best one is run at every point.
 
-    `notes` say where it differs from that row.
+    `notes` say where it differs from that row. `curve`: also show the share within the SLO with other limits.
     """
 
     id: str
@@ -98,3 +98,4 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     field: tuple[Setup, ...] = ()
     points: tuple[Point, ...] = (Point(),)
     notes: tuple[str, ...] = ()
+    curve: bool = False

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-SAMPLES = 256
+SAMPLES = 128
 FIRST_MARGIN, TRUSTED_FROM = 1.5, 50  # until so many samples
 MARGIN_MIN, MARGIN_MAX = 0.5, 4.0
 REFRESH_EVERY = 8

@@ -144,7 +144,9 @@ async def test_c059_between_two_scrapes_our_own_count_decides(tmp_path: Path) ->
 
 
 async def test_c059_a_newcomer_gets_no_stampede(tmp_path: Path) -> None:
-    async with stage(tmp_path, engines=4, upstream={"probe_s": 0.5, "scrape_s": 0.5}) as made, made.holding():
+    patient = {"standard": {"slo": {"ttft_ms": 600_000}}}  # three engines are too few for this load
+    often = {"probe_s": 0.5, "scrape_s": 0.5}
+    async with stage(tmp_path, engines=4, classes=patient, upstream=often) as made, made.holding():
         newcomer = made.engines[3]
         newcomer.healthy = False
         await made.gateway.wait_up(3)

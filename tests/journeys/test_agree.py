@@ -47,13 +47,11 @@ async def test_a_scenario_that_is_not_there_is_refused(tmp_path: Path) -> None:
 async def test_stopped_by_a_signal_it_stops_what_it_has_started(tmp_path: Path) -> None:
     child = Child(python("-m", "loadgen.agree", "--scenario", "smoke", "--out", "kept"), tmp_path, "agree")
     try:
-        await until(lambda: (tmp_path / "kept" / "unloaded-unloaded-1" / "gateway.log").exists(), 60, "no gateway")
+        await until(lambda: (tmp_path / "kept" / "smoke-unloaded-1" / "gateway.log").exists(), 60, "no gateway")
         child.signal(signal.SIGTERM)
         assert await child.wait(15) == 130
     finally:
         await child.stop()
     assert "interrupted" in child.err.read_text() and "Traceback" not in child.err.read_text()
-    port = int(
-        re.findall(r"http://127.0.0.1:(\d+)", (tmp_path / "kept/unloaded-unloaded-1/forebay.yaml").read_text())[0]
-    )
+    port = int(re.findall(r"http://127.0.0.1:(\d+)", (tmp_path / "kept/smoke-unloaded-1/forebay.yaml").read_text())[0])
     assert is_free(port)

@@ -100,9 +100,10 @@ def endpoint(
     speed: float = 1.0,
     **more: int,
 ) -> Endpoint:
-    """At one token a second no estimate of a first token comes in the way of a test."""
+    """At one token a second no estimate of a first token comes in the way of a test. It caps long prefills."""
+    facts: dict[str, int] = {"long_prefill_cap": 512, **more}
     return Endpoint(
-        name=name, pools=tuple(pools), max_seqs=seqs, max_prefill_tokens=prefill, prefill_tokens_per_s=speed, **more
+        name=name, pools=tuple(pools), max_seqs=seqs, max_prefill_tokens=prefill, prefill_tokens_per_s=speed, **facts
     )
 
 

@@ -26,6 +26,14 @@ def test_a_long_head_does_not_hide_the_short_ones_behind_it() -> None:
     assert made.first_token("l1", 1.0) == ["l2>x"]
 
 
+@pytest.mark.parametrize(("cap", "goes"), [(0, False), (512, True)])
+def test_beside_a_long_prompt_there_is_room_where_the_engine_caps_it(cap: int, goes: bool) -> None:
+    made = world(endpoint("x", long_prefill_cap=cap))
+    made.arrive("l", tokens=5000)
+    assert made.arrive("s", tokens=100) == (["s>x"] if goes else [])
+    assert made.first_token("l", 1.0) == ([] if goes else ["s>x"])
+
+
 def test_short_prompts_have_their_bound_for_themselves() -> None:
     made = world(endpoint("x", prefill=2048))
     made.arrive("l", tokens=50_000)

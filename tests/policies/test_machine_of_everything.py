@@ -116,6 +116,7 @@ class Everything(Machine):
         lanes=st.sampled_from([0, 1, 1, 2]),
     )
     def endpoint_up_with(self, name: str, seqs: int, kv_tokens: int, pools: tuple[str, ...], lanes: int) -> None:
+        """Those that know the size of their KV cache cap long prefills."""
         self.up[name] = Endpoint(
             name=name,
             pools=pools,
@@ -123,6 +124,7 @@ class Everything(Machine):
             max_prefill_tokens=1000,
             kv_tokens=kv_tokens,
             long_lanes=lanes,
+            long_prefill_cap=kv_tokens and 512,
             step_tokens=500,
             context_tokens=8000,
         )
