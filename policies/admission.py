@@ -29,7 +29,9 @@ def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
         speed += load.speed
         beside = not ticket.long and load.endpoint.long_prefill_cap
         busy = load.prefill_tokens - (load.long_tokens if beside else 0)
-        if service_s(load, busy + ticket.weight) < nearest_s:  # at best; what is cached just there costs more to know
+        if (
+            busy + ticket.weight + load.step_tokens
+        ) / load.speed < nearest_s:  # at best; what is cached just there costs more to know
             nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
     if not speed:
         return float("inf")

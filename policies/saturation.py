@@ -14,7 +14,6 @@ from policies.state.tickets import Ticket
 
 BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
 URGENT_RATIO = 1.5  # of the bound, for the most urgent class: it never waits for a step that others have filled
-STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
@@ -69,5 +68,4 @@ def pool_saturation(loads: Sequence[Load]) -> float:
 
 def service_s(load: Load, tokens: int) -> float:
     """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
-    step = load.endpoint.step_tokens or load.endpoint.max_prefill_tokens
-    return (tokens + min(step, STEP_TOKENS)) / load.speed
+    return (tokens + load.step_tokens) / load.speed

@@ -18,6 +18,7 @@ MARGIN_SEQS = 4
 SPEED_SAMPLE_TOKENS = 512  # shorter prompts measure the step, not the speed
 SPEED_FULL_WEIGHT_TOKENS = 4096
 SPEED_OUTLIER = 8.0  # faster than that was a prefix cache
+STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 KV_RATIO = 0.9  # of the KV cache is given out (scheduling.md 5)
 FOREIGN_WEIGHT = 0.3  # of the newest sight in the mean of what is not ours
 PRESSED_SIGHTS = 3  # with a queue in the engine although we hold back: the bound is too large for it
@@ -55,6 +56,7 @@ class Load:
         "seen_s",
         "sequences",
         "speed",
+        "step_tokens",
         "takes_long",
         "up",
         "watchers",
@@ -93,6 +95,7 @@ class Load:
         self.max_prefill_tokens = endpoint.max_prefill_tokens
         self.lanes = endpoint.long_lanes if self.takes_long else 0
         self.kv_bound = int(endpoint.kv_tokens * KV_RATIO)
+        self.step_tokens = min(STEP_TOKENS, endpoint.step_tokens or endpoint.max_prefill_tokens)
 
     def learn(self, tokens: int, sent_s: float, now: float) -> None:
         """Take the first token of a prompt of `tokens`, sent at `sent_s`, as a measure of speed."""
