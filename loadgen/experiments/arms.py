@@ -36,4 +36,10 @@ def core(label: str, *changes: str, lengths: str = "learned") -> Setup:
     return Setup(label=label, changes=changes, lengths=lengths)
 
 
+def promised(ttft_ms: int, *classes: str) -> tuple[str, ...]:
+    """What an operator would set: these classes promise what the scenario judges by. Without effect on baselines."""
+    return tuple(f"config.classes.{name}.slo.ttft_ms={ttft_ms}" for name in classes or ("interactive", "standard"))
+
+
+STD = promised(400)
 FCFS = core("core, fcfs", "config.admission.ordering=fcfs")

@@ -1,11 +1,11 @@
 """E1..E5: how much load, with what lanes. Bounds are those of scheduling.md 13 unless a note says otherwise."""
 
-from loadgen.experiments.arms import B8, B9, FIELD, OURS, core
+from loadgen.experiments.arms import B8, B9, FIELD, OURS, STD, core, promised
 from loadgen.experiments.terms import BEST, Claim, Experiment, Load, Point, Setup
 
-MIXED = Load(scenario="mixed-lengths", start=1.0)
-LONG_CHAT = Load(scenario="long-chat", start=1.0)
-AGENT_TOOLS = Load(scenario="agent-tools", start=1.0)
+MIXED = Load(scenario="mixed-lengths", changes=STD)
+LONG_CHAT = Load(scenario="long-chat", changes=STD)
+AGENT_TOOLS = Load(scenario="agent-tools", changes=STD)
 CAPPED = "ref4-cap512"
 E1_LOADS = (MIXED, LONG_CHAT, AGENT_TOOLS)
 AT_BEST = tuple(Point(times=times, of=BEST) for times in (0.5, 0.8, 1.0, 1.1))
@@ -41,18 +41,15 @@ E1 = Experiment(
     curve=True,
 )
 
+_CAP = "fleet.engines.e.flags.long_prefill_token_threshold=512"
+AGENTS = Load(scenario="agents", changes=(_CAP, *promised(1500)), seeds=1, start=0.6)
+REASONING = Load(scenario="reasoning", changes=(_CAP, *promised(1000)), seeds=1, patience_s=900.0, start=0.8)
 _TRACES = (
-    Load(scenario="tenants", fleet=CAPPED, seeds=1, start=1.1),
+    Load(scenario="tenants", fleet=CAPPED, changes=STD, seeds=1, start=1.1),
     Load(scenario="chat-trace", fleet=CAPPED, seeds=1, start=1.2),
-    Load(scenario="code", fleet=CAPPED, changes=("slo.target=0.8",), seeds=1, start=0.8),
-    Load(scenario="agents", changes=("fleet.engines.e.flags.long_prefill_token_threshold=512",), seeds=1, start=0.6),
-    Load(
-        scenario="reasoning",
-        changes=("fleet.engines.e.flags.long_prefill_token_threshold=512",),
-        seeds=1,
-        patience_s=900.0,
-        start=0.8,
-    ),
+    Load(scenario="code", fleet=CAPPED, changes=("slo.target=0.8", *promised(1500)), seeds=1, start=0.8),
+    AGENTS,
+    REASONING,
 )
 
 E2 = Experiment(
@@ -148,7 +145,7 @@ E4 = Experiment(
     id="E4",
     title="What a length split does where engines have no prefill cap",
     claim="Without the engines' long-prefill cap the core's lanes lower the p99 of short prompts by 2.5 times: this is where large gains of length splits come from.",
-    loads=(Load(scenario="mixed-lengths", fleet="ref4", label="mixed-lengths, no cap", start=0.7),),
+    loads=(Load(scenario="mixed-lengths", fleet="ref4", label="mixed-lengths, no cap", changes=STD, start=0.8),),
     arms=(OURS, B8),
     points=OF_B8,
     claims=(_short(2.5), _LONG_PRICE),
@@ -170,7 +167,7 @@ E5A = Experiment(
     id="E5a",
     title="The number of long lanes follows the load",
     claim="Nobody has to choose how many endpoints take long prompts: what the core chooses is as good as the best fixed number, also when the mix changes.",
-    loads=(Load(scenario="changing-mix"),),
+    loads=(Load(scenario="changing-mix", changes=STD),),
     arms=(OURS, *(fixed(lanes) for lanes in range(1, 5))),
     claims=(NO_WORSE, FLAPPING),
 )
@@ -184,7 +181,12 @@ E5B = Experiment(
         Load(
             scenario="mixed-lengths",
             label="mixed-lengths on 2 endpoints",
-            changes=("fleet.engines.e.count=2", "tenants.chat.arrivals.rate=4.0", "tenants.docs.arrivals.rate=0.55"),
+            changes=(
+                *STD,
+                "fleet.engines.e.count=2",
+                "tenants.chat.arrivals.rate=4.0",
+                "tenants.docs.arrivals.rate=0.55",
+            ),
         ),
     ),
     arms=(OURS, core("core, no lanes", "fleet.pools.main.lanes=off")),

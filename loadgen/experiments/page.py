@@ -20,7 +20,7 @@ two sections. Results are kept in `runs/experiments` and found again as long as 
 - Each arm gets the same requests at the same times. Claims are judged in pairs, seed by seed, with 95 % t-intervals over
   the seeds: **met** when the whole interval is on the claim's side, **met on average** when only the mean is.
 - Every arm has the engines' long-prefill cap and prefix caching on, unless the experiment is about that. The core sees
-  metrics that are a second old.
+  metrics that are a second old, and its classes promise what the scenario judges by.
 - *The best baseline* is the one of B0..B7 (`random` to `smg_least_load_http`) with the highest rate under the same seeds.
   B8 `least_prefill` and B9 `lmetric` know exactly what no scrape shows; no router in the field is as strong.
 - The highest rate is bisected to 4 % in windows of 120 s or 500 requests: the SLO met in total and by every

@@ -9,15 +9,15 @@ from pathlib import Path
 from statistics import fmean
 
 from loadgen.experiments import tasks
-from loadgen.experiments.arms import B1, B2, B9, FCFS, OURS
+from loadgen.experiments.arms import B1, B2, B9, FCFS, OURS, STD, promised
 from loadgen.experiments.figures import figure
 from loadgen.experiments.tasks import Plain, Task
 from loadgen.experiments.terms import Load, Setup
 
 SEEDS = (7, 8)
-MIXED = Load(scenario="mixed-lengths", seconds=60.0)
-TOOLS = Load(scenario="agent-tools", seconds=60.0)
-OVERLOAD = Load(scenario="overload", seconds=40.0, changes=("warmup=20s", "tail=20s"))
+MIXED = Load(scenario="mixed-lengths", seconds=60.0, changes=STD)
+TOOLS = Load(scenario="agent-tools", seconds=60.0, changes=STD)
+OVERLOAD = Load(scenario="overload", seconds=40.0, changes=("warmup=20s", "tail=20s", *promised(30_000, "standard")))
 BLIND = Setup(label="core, no metrics", poll_s=0.0)
 
 
