@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check fmt test bench demo sim experiments docs nightly
+.PHONY: help setup check fmt test bench demo sim experiments agree docs nightly
 
 help: ## Say what there is to make.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -54,6 +54,9 @@ sim: $(READY) ## The core beside four baselines on mixed lengths, in virtual tim
 
 experiments: $(READY) ## What the core claims, in the simulator; an hour on two idle cores. ARGS="E1 E3 --seeds 3" for less.
 	$(BIN)/python -m loadgen.experiments $(ARGS)
+
+agree: $(READY) ## Do live and simulated runs agree? 10 minutes on an idle machine. ARGS="--scenario smoke --runs 1" for less.
+	$(BIN)/python -m loadgen.agree $(ARGS)
 
 docs: $(READY) ## Renew the pages that are made from the code.
 	$(BIN)/python -m gateway.config.reference docs/configuration.md

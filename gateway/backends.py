@@ -1,24 +1,25 @@
 """What requests are sent to: the models by name, and for every endpoint its pooled connections and constant heads."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 
 from gateway import tasks
 from gateway.compose import EngineHead
 from gateway.config import Config, Timers
-from gateway.describe import ServedModel
+from gateway.describe import ServedModel, takes
 from gateway.dialects.call import Call
-from gateway.dialects.routes import Route
+from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
 from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
-from gateway.steps import Signal
 from policies.decisions import Reason
 
 MARGIN_S = 2.0  # a pooled connection is given up so long before its engine would close it (http.md 10)
 FLOOR_S, CEILING_S = 1.0, 60.0
+Connected = Callable[[UpstreamConnection | None], None]
 
 
 class Backend:
@@ -39,35 +40,28 @@ class Backend:
         self._version = version
         self._suspect = suspect
         self._heads: dict[str, EngineHead] = {}
-        self.text_running = 0  # requests on routes that run on its API process
+        self.text_runs: set[object] = set()  # requests on routes that run on its API process
 
     def head(self, route: Route) -> EngineHead:
         """The constant part of a request's head. Raises GatewayError where the engine has no such route."""
         head = self._heads.get(route.name)
         if head is None:
             head = EngineHead(self._path(route), self._endpoint.authority, self._endpoint.api_key, self._version)
+            head.salted = route.name in self.engine.salted_routes
             self._heads[route.name] = head
         return head
 
-    async def connect(self, timers: Timers) -> UpstreamConnection:
-        """A fresh connection, awaited as a request may await (steps.py). Raises ConnectFailed."""
-        connected: Signal[UpstreamConnection | None] = Signal()
-        task = tasks.start(self._connect(connected, timers), "connect")
-        connection = None
-        try:
-            connection = await connected
-        finally:
-            if connection is None:
-                task.cancel()
-        if connection is None:
-            raise ConnectFailed
-        return connection
+    def connect(self, timers: Timers, then: Connected) -> asyncio.Task[None]:
+        """Open a fresh connection; `then` gets it, or None. Cancel the task to give it up."""
+        return tasks.start(self._connect(timers, then), "connect")
 
-    async def _connect(self, connected: Signal[UpstreamConnection | None], timers: Timers) -> None:
+    async def _connect(self, timers: Timers, then: Connected) -> None:
         try:
-            connected.set(await self.connections.connect(timers.connect_s, timers.tls_s))
+            connection = await self.connections.connect(timers.connect_s, timers.tls_s)
         except ConnectFailed:
-            connected.set(None)
+            then(None)
+        else:
+            then(connection)
 
     def suspect(self) -> None:
         """It could not be connected to: have its health looked at."""
@@ -95,7 +89,7 @@ class Backends:
             name: ServedModel(
                 name=name,
                 served_as=model.served_as,
-                kind=model.kind,
+                routes=frozenset(route.name for route in ROUTES if takes(model.kind, route)),
                 context_tokens=model.context_tokens,
                 max_output_tokens=model.max_output_tokens,
                 block_tokens=config.affinity.block_tokens,
@@ -106,7 +100,7 @@ class Backends:
     def model(self, call: Call) -> ServedModel:
         """The model a call names. Raises GatewayError; unknown and not for this route look the same."""
         model = self.models.get(call.model)
-        if model is None or not model.takes(call.route.name, call.route.kind):
+        if model is None or call.route.name not in model.routes:
             raise GatewayError(Reason.MODEL_UNKNOWN, param="model")
         return model
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable
 
+from gateway.dialects.answers import ErrorAnswer
 from gateway.dialects.routes import Dialect, Route
 from gateway.http.head import Head
 from gateway.telemetry.record import RequestRecord
@@ -42,6 +43,7 @@ class EngineHead:
     """The part of a request's head that is the same for every request to one endpoint on one route."""
 
     def __init__(self, path: bytes, authority: str, api_key: str | None, version: str) -> None:
+        self.salted = False  # whether the engine takes a `cache_salt` on this route
         key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self._constant = (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"
@@ -94,10 +96,12 @@ def trace_lines(attempt_id: str, client: tuple[bytes, bytes, bytes] | None) -> b
     return b"traceparent: 00-%b-%b-%b\r\n%b" % (client[0], own[-16:], client[1], client[2])
 
 
-def about(request_id: str, own_id: str, dialect: Dialect) -> bytes:
+def about(record: RequestRecord, dialect: Dialect) -> bytes:
     """The lines every answer carries."""
-    lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (request_id.encode(), own_id.encode())
-    return b"request-id: %b\r\n%b" % (request_id.encode(), lines) if dialect is Dialect.ANTHROPIC else lines
+    own = record.request_id.encode()
+    known = record.client_request_id.encode() or own
+    lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (known, own)
+    return b"request-id: %b\r\n%b" % (known, lines) if dialect is Dialect.ANTHROPIC else lines
 
 
 def notice(stripped: tuple[str, ...]) -> bytes:
@@ -124,6 +128,12 @@ def reply_lines(record: RequestRecord, about_lines: bytes, content_type: bytes, 
     if coding:
         lines += b"content-encoding: %b\r\n" % coding
     return lines + notice(record.stripped) if record.stripped else lines
+
+
+def error_lines(record: RequestRecord, answer: ErrorAnswer) -> bytes:
+    """The lines of an error answer."""
+    lines = b"".join([b"%b: %b\r\n" % line for line in answer.headers])
+    return b"%bx-forebay-request-id: %b\r\n%b" % (lines, record.request_id.encode(), notice(record.stripped))
 
 
 def waiting_lines(about_lines: bytes) -> bytes:

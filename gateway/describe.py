@@ -10,6 +10,7 @@ from gateway.dialects.prompt import look
 from gateway.dialects.routes import Kind, Route
 from gateway.errors import GatewayError
 from gateway.http.head import Head
+from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.types import Band, InferenceRequest
 
@@ -28,18 +29,19 @@ class ServedModel:
 
     name: str
     served_as: str
-    kind: str
+    routes: frozenset[str]
     context_tokens: int
     max_output_tokens: int
     block_tokens: int  # of the chain by which its prompts are compared
 
-    def takes(self, route: str, kind: Kind) -> bool:
-        """Whether a route is for this kind of model."""
-        if kind is Kind.TEXT:
-            return True
-        if self.kind == "embedding":
-            return kind is Kind.PREFILL
-        return kind is Kind.GENERATE and (self.kind == "chat" or route == "completions")
+
+def takes(kind: str, route: Route) -> bool:
+    """Whether a route is for this kind of model."""
+    if route.kind is Kind.TEXT:
+        return True
+    if kind == "embedding":
+        return route.kind is Kind.PREFILL
+    return route.kind is Kind.GENERATE and (kind == "chat" or route.name == "completions")
 
 
 def check_fits(call: Call, model: ServedModel) -> None:
@@ -117,12 +119,11 @@ def most_output_tokens(call: Call, model: ServedModel) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Wishes:
-    """Everything a client's head says that matters after it was accepted; the same for every head of the same bytes."""
+    """Everything a client's head says that matters after it was accepted; the same for every head of the same bytes on
+    one connection. `record`: what is known of its requests when their head is known, for each to copy."""
 
     route: Route
-    method: str
-    request_id: str
-    retry_count: str
+    record: RequestRecord
     band: str
     session: str
     total_s: float
@@ -136,12 +137,18 @@ class Wishes:
 def wishes(head: Head, route: Route, given: "Given") -> Wishes:
     """Read them out of a head."""
     longest_s, is_wish = total_s(head, route.kind, given.total_s)
+    asked = band(head, given.bands)
     return Wishes(
         route=route,
-        method=head.method.decode("ascii"),
-        request_id=client_request_id(head.get(b"x-request-id")),
-        retry_count=head.get(b"x-stainless-retry-count").decode("ascii"),
-        band=band(head, given.bands),
+        record=RequestRecord(
+            method=head.method.decode("ascii"),
+            route=route.name,
+            path=route.path,
+            band=asked,
+            client_request_id=client_request_id(head.get(b"x-request-id")),
+            client_retry=head.get(b"x-stainless-retry-count").decode("ascii"),
+        ),
+        band=asked,
         session=session(head),
         total_s=longest_s,
         bounds_total=is_wish,

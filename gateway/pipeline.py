@@ -28,14 +28,14 @@ class Pipeline:
     def __init__(self, services: Services) -> None:
         self.services = services
 
-    def opened(self, exchange: Exchange) -> None:
+    def opened(self, exchange: Exchange, head: Head) -> None:
         """A head has come: everything that can be refused before the body is read is refused here."""
-        head = cast(Head, exchange.head)
         services = self.services
         wishes: Wishes | None = head.meaning
         if wishes is None:
             route = match(head.method, head.path)
             wishes = head.meaning = describe.wishes(head, route, services.given)
+            wishes.record.client = services.client_address(exchange)
         run = exchange.context = Run(services, exchange, wishes)
         if wishes.route.kind is _LOCAL:
             return
@@ -53,7 +53,7 @@ class Pipeline:
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete."""
-        run = cast(Run, exchange.context)
+        run: Run = exchange.context
         if run.route.kind is _LOCAL:
             self._answer_here(exchange, run)
         else:
@@ -66,10 +66,10 @@ class Pipeline:
             self.services.events.limited("info", error.reason, "a message was refused", reason=error.reason)
         run.refuse(error, close=close)
 
-    def vanished(self, exchange: Exchange) -> None:
-        """The client left in the middle of its request."""
+    def vanished(self, exchange: Exchange, *, stalled: bool) -> None:
+        """The client left before its answer was complete."""
         if exchange.context is not None:
-            exchange.context.vanished()
+            exchange.context.gone(stalled)
 
     def _answer_here(self, exchange: Exchange, run: Run) -> None:
         name = run.route.name

@@ -13,8 +13,7 @@ from gateway.http.exchange import Exchange
 from gateway.relay.end import Rules
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.log import EventLog
-from gateway.telemetry.metrics import Lane, Metrics
-from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.metrics import Metrics
 from gateway.tenants import Tenants
 from policies.decisions import Reason
 
@@ -50,13 +49,6 @@ class Services:
     runs: set[Active] = field(default_factory=set)
     ready: bool = False
     refusing: bool = False  # draining, past the lag: whatever is new gets 503
-
-    def report(self, record: RequestRecord, lane: Lane | None) -> None:
-        """A request has ended."""
-        self.metrics.ended(record, lane)
-        if not record.outcome and record.reason:
-            self.metrics.http_refused(record.reason)
-        self.access_log.write(record)
 
     def client_address(self, exchange: Exchange) -> str:
         """Whose request it is: the peer, or what a trusted proxy says."""

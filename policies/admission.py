@@ -2,18 +2,22 @@
 
 The first token is expected after what waits ahead, what is outstanding on the nearest endpoint, and the request's own
 prefill. How far that is off is learned: the margin is the p90 of actual over expected of the last requests, so about
-nine of ten arrive within margin x expectation. Refused is before the first byte and never after.
+nine of ten arrive within margin x expectation; typically they take `typical` x expectation.
+
+A class that would rather be refused than late (`on_late: reject`) is refused when it is more likely late than not:
+who is let in at the edge of its deadline makes the next one late (docs/adr/0011-refuse-the-likely-late.md). Refused is
+before the first byte and never after.
 """
 
-from policies.saturation import pool_saturation
+from policies.saturation import pool_saturation, service_s
 from policies.state.forecasts import Forecast
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
-HOPELESS_SLOS = 2.0  # expected later than so many times its deadline, an urgent request is refused
-SHED_FROM = 0.7  # saturation
+LIKELY_LATE = 1.5  # times the time left, a typical first token is expected: refused where late is no use
+SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0
 
@@ -23,8 +27,12 @@ def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     nearest_s, speed = float("inf"), 0.0
     for load in pool.up:
         speed += load.speed
-        busy = load.prefill_tokens - (0 if ticket.long else load.long_tokens)
-        nearest_s = min(nearest_s, (busy + ticket.uncached(load.name)) / load.speed)
+        beside = not ticket.long and load.endpoint.long_prefill_cap
+        busy = load.prefill_tokens - (load.long_tokens if beside else 0)
+        if (
+            busy + ticket.weight + load.step_tokens
+        ) / load.speed < nearest_s:  # at best; what is cached just there costs more to know
+            nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
     if not speed:
         return float("inf")
     return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S
@@ -37,18 +45,21 @@ def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:
         return "queue"
     left_s = ticket.due_s - now
     if band.on_late == "reject":
-        return "reject" if ticket.ttft_s > HOPELESS_SLOS * left_s else "queue"
+        return "reject" if forecast.typical * ticket.ttft_s > LIKELY_LATE * left_s else "queue"
     return "downgrade" if forecast.margin * ticket.ttft_s > left_s else "queue"
 
 
 def is_shed(ticket: Ticket, settings: Settings, draw: float) -> bool:
-    """Whether a sheddable request is refused so that the pool keeps room. `draw`: 0..1, of the core's generator."""
-    if settings.shed == "off" or not ticket.band.sheddable:
-        return False
-    full = pool_saturation(ticket.pool.up)
+    """Whether a sheddable request is refused at once instead of at its timeout. `draw`: 0..1, of the core's generator.
+
+    The curve is over the expected wait, not over how full the endpoints are: with late binding they are full whenever
+    anybody waits, and a batch that can wait for five minutes loses nothing by it (docs/adr/0007-shed-by-wait.md).
+    """
     if settings.shed == "llmd":
-        return draw < min(1.0, 300.0 * full**5)
-    return full > SHED_FROM and draw < ((full - SHED_FROM) / (1.0 - SHED_FROM)) ** 2
+        return draw < min(1.0, 300.0 * pool_saturation(ticket.pool.up) ** 5)
+    patience_s = ticket.expires_s - ticket.request.arrived_s
+    spent = min(1.0, ticket.ttft_s / patience_s)
+    return spent > SHED_FROM and draw < ((spent - SHED_FROM) / (1.0 - SHED_FROM)) ** 2
 
 
 def left_queue(ticket: Ticket, now: float) -> None:

@@ -7,8 +7,10 @@ from policies import admission, ordering, pool
 from policies.decisions import Reason
 from policies.eligibility import eligible
 from policies.length import Lengths
+from policies.saturation import service_s
 from policies.state.books import Books
 from policies.state.invariants import InvariantError
+from policies.state.ledger import Attempt
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
@@ -40,7 +42,7 @@ class Assessing:
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
         """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
-        books, lengths = self._books, self.lengths
+        lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
         self._arrivals += 1
         ticket = Ticket(request, queues[0], self._arrivals, band)
@@ -73,15 +75,22 @@ class Assessing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if self._books.full(ticket.request, ticket.band, settings):
+        if not self.has_place(ticket):
             return Reason.OVERLOADED
         match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
-        shed = ticket.band.sheddable and admission.is_shed(ticket, settings, random.random())
-        return Reason.OVERLOADED if shed else None
+                if not self.has_place(ticket):
+                    return Reason.OVERLOADED
+        if settings.shed == "off" or not ticket.band.sheddable:
+            return None
+        return Reason.OVERLOADED if admission.is_shed(ticket, settings, random.random()) else None
+
+    def has_place(self, ticket: Ticket) -> bool:
+        """Whether the queue takes one more of its band."""
+        return self._current.queueing and not self._books.full(ticket.request, ticket.band, self._current)
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""
@@ -93,9 +102,22 @@ class Assessing:
 
     def stand_in_line(self, ticket: Ticket) -> None:
         """Give it its place in its line."""
-        load = ticket.pool.up[0] if ticket.pool.up else None
-        speed, decode_s = (load.speed, load.endpoint.decode_s) if load is not None else (1.0, 0.0)
-        ordering.place(ticket, self._current.ordering, speed, decode_s)
+        up = ticket.pool.up or list(self._books.loads.values())
+        ordering.place(ticket, self._current.ordering, up[0])
+
+    def reestimate(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
+        """Its answer is longer than was thought: reserve what one that has become so long may still become."""
+        generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)
+        ticket.output = self.lengths.given(ticket.request, generated)
+        attempt.reestimates += 1
+        prompt = ticket.tokens - attempt.cached
+        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.p90) * ticket.sequences))
+
+    def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
+        """Learn how long it really took, from the arrival and from the dispatch."""
+        pool = ticket.pool
+        pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+        pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
 
     @property
     def _current(self) -> Settings:

@@ -8,9 +8,11 @@ Rules:
 - The same events at the same times give the same decisions, in any process (`forebay replay`).
 """
 
+from collections.abc import Sequence
 from random import Random
 
 from policies import lanes
+from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
 from policies.decisions import Decision, Reason
 from policies.eligibility import GIVEN_UP, may_go_again
@@ -33,8 +35,7 @@ from policies.placing import Placing
 from policies.state.books import Books
 from policies.state.endings import fail, reject
 from policies.state.invariants import InvariantError, audit
-from policies.state.ledger import Attempt
-from policies.state.prefixes import Prefixes
+from policies.state.ledger import Attempt, Load
 from policies.state.tickets import Ticket
 from policies.state.views import EndpointView, FlowView, PoolView, Totals
 from policies.types import Endpoint, InferenceRequest, Settings
@@ -130,19 +131,27 @@ class Core:
         ticket = assessing.ticket(request, queues, now)
         queue = ticket.pool
         books.tickets[request.id] = ticket
-        first = not queue.queued_in_lane[ticket.long]
-        if first:
-            room = self._placing.room(ticket, queue.up, now)
+        free = queue.open_to_newcomers(ticket.long)
+        if free:
+            room = self._placing.room(ticket, free, now)
             if room:
-                return self._placing.place(ticket, room, now)
+                left_queue(ticket, now)
+                return self._placed(ticket, room, now)
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
             return reject(books, request, queue, reason, now)
         assessing.stand_in_line(ticket)
-        if books.enqueue(ticket) and not first:
+        if books.enqueue(ticket) and not free:
             self._placing.touch(queue)
         return None
+
+    def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
+        """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
+        may_wait = ticket.match is not None and self._assessing.has_place(ticket)
+        if may_wait:
+            self._assessing.stand_in_line(ticket)
+        return self._placing.place(ticket, room, now, may_wait)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
@@ -151,7 +160,7 @@ class Core:
         attempt.answered = True
         if ticket.request.streamed:
             attempt.load.learn(attempt.tokens, attempt.sent_s, now)
-            ticket.pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+            self._assessing.first_token(ticket, attempt, now)
         self._prefilled(ticket, attempt, now)
         self._reestimate(ticket, attempt, now)
 
@@ -254,26 +263,23 @@ class Core:
             self._books.timers.set(ticket, now + max(1.0, output.p90) * load.endpoint.decode_s)
 
     def _longer_than_thought(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
-        attempt.reestimates += 1
-        generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)
-        ticket.output = self._assessing.lengths.given(ticket.request, generated)
-        output_tokens = int(ticket.output.p90) * ticket.sequences
-        attempt.reserve(max(attempt.kv_tokens, ticket.tokens - attempt.cached + output_tokens))
+        self._assessing.reestimate(ticket, attempt, now)
         self._reestimate(ticket, attempt, attempt.sent_s)
 
     def _evict_all(self, now: float, out: list[Decision]) -> None:
-        queued = [ticket for queue in self._books.pools.values() for ticket in queue.waiting()]
-        out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queued)
+        for queue in self._books.pools.values():
+            out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queue.waiting())
         self._placing.serve(now, out)
 
     def _sweep(self, now: float) -> None:
         self._sweep_s = now + SWEEP_S
         for load in self._books.loads.values():
-            load.forget_stale_sight(now)
+            if load.forget_stale_sight(now):
+                self._placing.freed(load)
         if self._books.prefixes is not None:
             self._books.prefixes.sweep(SWEEP_BLOCKS)
         for queue in self._books.pools.values():
-            if lanes.look_after(queue, now) and queue.queued:
+            if (lanes.look_after(queue, now) or queue.lenders) and queue.queued:
                 self._placing.touch(queue)
 
     # ---- endpoints and settings
@@ -284,7 +290,7 @@ class Core:
             self._books.prefixes.up(endpoint.name, endpoint.kv_tokens)
 
     def _endpoint_down(self, name: str, now: float) -> None:
-        self._books.endpoint_down(name)
+        self._placing.endpoint_down(name)
         if self._books.prefixes is not None:
             self._books.prefixes.down(name)
             self._books.sessions.down(name, now)
@@ -302,20 +308,11 @@ class Core:
         if before is None or before.seed != settings.seed:
             self._placing.random = Random(settings.seed)
         if before is None or before.affinity != settings.affinity:
-            self._books.prefixes = self._known_prefixes(settings)
+            self._books.change_affinity(settings.affinity)
         self._settings = settings
         self._assessing.change(settings)
         self._placing.change(settings)
         self._books.change_pools(settings.pools.values(), DRAIN_WINDOW_S * settings.timer_scale)
-
-    def _known_prefixes(self, settings: Settings) -> Prefixes | None:
-        if settings.affinity is None:
-            return None
-        prefixes = Prefixes(settings.affinity)
-        for load in self._books.loads.values():
-            if load.up:
-                prefixes.up(load.name, load.endpoint.kv_tokens)
-        return prefixes
 
     @property
     def _current(self) -> Settings:
@@ -346,5 +343,6 @@ class Core:
         return self._assessing.lengths.dump()
 
     def check(self) -> None:
-        """Raise InvariantError when the books do not add up. Linear in everything: for tests."""
+        """Raise InvariantError when the books do not add up, or somebody waits in vain. Linear in everything: for tests."""
         audit(self._books)
+        self._placing.check()

@@ -23,8 +23,8 @@ HURTS_S, WHOLE_S = 60.0, 300.0  # hurt for so long, a split is taken back, and n
 def look_after(pool: PoolQueue, now: float) -> bool:
     """Once a second: watch who waits for whom, and move a lane when it is time. True when one was moved."""
     work, loads = pool.work, _capable(pool)
-    if pool.pool.lanes != "auto" or not loads:
-        return _all_take(loads)
+    if pool.pool.lanes != "auto" or not any(load.takes_long for load in loads):
+        return _all_take(loads)  # the latter when those that did have gone
     split = any(not load.takes_long for load in loads)
     blocked = pool.queued_in_lane[False] > 0 and any(load.longs for load in loads)
     idle = (
@@ -66,9 +66,13 @@ def _hurts(work: LaneWork, now: float) -> bool:
 def wanted(work: LaneWork, loads: Sequence[Load]) -> int:
     """How many endpoints should take long prompts."""
     everybody = len(loads)
-    busy = work.tokens_per_s / sum(load.speed for load in loads)
-    helps = everybody >= SPLIT_FROM and busy >= BUSY_MIN and LONG_SHARE_MIN <= work.long_share <= LONG_SHARE_MAX
-    return min(everybody, max(1, ceil(work.lanes_held / LANE_BUSY))) if helps else everybody
+    if everybody < SPLIT_FROM or not LONG_SHARE_MIN <= work.long_share <= LONG_SHARE_MAX:
+        return everybody
+    capped = all(load.endpoint.long_prefill_cap for load in loads)
+    if capped and work.tokens_per_s < BUSY_MIN * sum(load.speed for load in loads):
+        return everybody
+    # Without the engine's cap nothing runs beside a long prompt: one endpoint is always kept for short ones.
+    return min(everybody if capped else everybody - 1, max(1, ceil(work.lanes_held / LANE_BUSY)))
 
 
 def _move(work: LaneWork, loads: Sequence[Load], now: float) -> bool:

@@ -17,9 +17,11 @@ dispatch of the pool is for the starved.
 from collections.abc import Iterable
 from math import ceil, inf
 
+from policies.saturation import service_s
+from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
-from policies.types import Band, Prediction
+from policies.types import Band
 
 BUCKET_S = 0.05
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
@@ -37,27 +39,24 @@ def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
     return arrived_s + band.slo_ttft_s + band.ttft_per_token_s * max(0, prompt_tokens - band.free_tokens)
 
 
-def place(ticket: Ticket, ordering: str, speed: float, decode_s: float) -> None:
-    """Give a request its place in its line. `speed` in prompt tokens/s, `decode_s` seconds per token of an answer."""
+def place(ticket: Ticket, ordering: str, load: Load) -> None:
+    """Give a request its place in its line. `load`: an endpoint like those it may use."""
+    arrived_s = ticket.request.arrived_s
+    lasts_s = ticket.pool.services[ticket.long].margin * service_s(load, ticket.weight)
+    ticket.begin_s = begin_s = ticket.due_s - lasts_s
     if ordering == "fcfs":
         ticket.key = (ticket.order,)
         return
-    prefill_s = ticket.weight / speed
-    arrived_s = ticket.request.arrived_s
-    cost_s = prefill_s + ANSWER_SHARE * _answer_s(ticket.output, decode_s)
-    if ticket.due_s == inf:
+    answer_s = ticket.output.p50 * load.endpoint.decode_s if ticket.output is not None else 0.0
+    cost_s = ticket.weight / load.speed + ANSWER_SHARE * answer_s
+    if begin_s == inf:
         begin_s = arrived_s + WAIT_PER_COST * cost_s
     else:
-        ticket.begin_s = begin_s = ticket.due_s - prefill_s
         ticket.lost_s = begin_s + LOST_SLOS * (ticket.due_s - arrived_s)
     if ordering == "edf":
         ticket.key = (begin_s, ticket.order)
     else:
         ticket.key = (ceil(begin_s / BUCKET_S), _group(ticket), cost_s, ticket.order)
-
-
-def _answer_s(output: Prediction | None, decode_s: float) -> float:
-    return output.p50 * decode_s if output is not None else 0.0
 
 
 def _group(ticket: Ticket) -> int:
@@ -71,8 +70,11 @@ def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
     starved: list[Ticket] = []
     for lane in pool.lanes():
-        lane.give_up(now)
         ready, late = lane.ready.head(), lane.late.head()
+        if ready is not None and ready.lost_s <= now:
+            lane.give_up(now)
+            pool.rescan = True  # the line has another head: it may fit where nobody has looked
+            ready, late = lane.ready.head(), lane.late.head()
         if ready is not None:
             heads.append((rank(ready, now), False, ready.key, ready))
         if late is not None:

@@ -6,17 +6,17 @@ for whom there is room, but for those that wait for a warm engine on purpose.
 """
 
 from collections.abc import Sequence
-from math import inf
 from random import Random
 
 from policies.admission import is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
-from policies.ordering import in_turn, rank, served
+from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
-from policies.saturation import kv_need, with_room
+from policies.saturation import holds, kv_need, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books
 from policies.state.endings import evict
+from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
 from policies.state.sessions import Turn
@@ -27,8 +27,8 @@ FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first t
 FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
 REMATCH_S = 0.25  # what is cached where changes while a request waits
 WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
-WARM_SLACK_RATIO = 0.25  # of the time until its first token is due a request may wait for it
-WARM_LIMIT_S = 2.0
+WARM_SLACK_RATIO = 0.5  # of the time until its first token is due a request may wait for it
+WARM_LIMIT_S = 8.0  # of that time count at most, also where nothing is promised
 
 Place = tuple[Ticket, Sequence[Load]]
 
@@ -44,7 +44,8 @@ class Placing:
 
     def change(self, settings: Settings) -> None:
         """The settings are these now."""
-        self.load_ratio = settings.affinity.max_load_ratio if settings.affinity is not None else inf
+        if settings.affinity is not None:
+            self.load_ratio = settings.affinity.max_load_ratio
 
     # ---- where to look
 
@@ -71,15 +72,15 @@ class Placing:
     def serve(self, now: float, out: list[Decision]) -> None:
         """Place whoever is first in turn and fits, again and again."""
         while self.touched:
-            places = [place for pool in self.touched.values() if (place := self._next(pool, now, out))]
+            places = [place for pool in list(self.touched.values()) if (place := self._next(pool, now, out))]
             if not places:
                 break
             ticket, room = places[0] if len(places) == 1 else min(places, key=lambda place: _turn(place[0], now))
             self.dequeue(ticket)
-            left_queue(ticket, now)
-            served(ticket.pool, ticket, now)
             decision = self.place(ticket, room, now)
             if decision is not None:
+                left_queue(ticket, now)
+                served(ticket.pool, ticket, now)
                 out.append(decision)
         for pool in self.touched.values():
             pool.rescan = False
@@ -88,19 +89,21 @@ class Placing:
 
     def _next(self, pool: PoolQueue, now: float, out: list[Decision]) -> Place | None:
         """The first in turn of this pool that fits somewhere, and where."""
+        turn = in_turn(pool, now)
+        while pool.above_since and (dropped := next((each for each in turn if is_dropped(each, now)), None)):
+            out.append(self.drop(dropped, Reason.EVICTED, now))
+            turn = in_turn(pool, now)
         loads = pool.up if pool.rescan else [load for load in pool.freed.values() if pool in load.pools]
         left = {False: loads, True: loads}
-        for ticket in in_turn(pool, now):
-            if is_dropped(ticket, now):
-                out.append(self.drop(ticket, Reason.EVICTED, now))
-                return self._next(pool, now, out) if pool.queued else None
+        for ticket in turn:
             loads = left[ticket.long]
             self._rematch(ticket, now)
             room = self.room(ticket, loads, now)
             if room:
                 return ticket, room
             # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
-            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)]
+            picky = ticket.tried or ticket.only
+            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)] if picky else []
         return None
 
     def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:
@@ -120,9 +123,9 @@ class Placing:
 
     # ---- one request
 
-    def place(self, ticket: Ticket, room: Sequence[Load], now: float) -> Dispatch | None:
+    def place(self, ticket: Ticket, room: Sequence[Load], now: float, may_wait: bool = True) -> Dispatch | None:
         """Send a request to the best of `room`; or let it wait a little for an engine that has its prefix."""
-        if ticket.match is not None and not ticket.hold_s:
+        if may_wait and ticket.match is not None and not ticket.hold_s:
             warm = self._worth_waiting_for(ticket, room, now)
             if warm is not None:
                 ticket.only = warm.name
@@ -130,19 +133,19 @@ class Placing:
                 if self.books.enqueue(ticket):
                     self.touch(ticket.pool)
                 return None
-        load = best(bounded(room, ticket.pool.up, ticket, self.load_ratio), ticket, self.random)
+        load = best(bounded(room, ticket.pool.up or room, ticket, self.load_ratio), ticket, self.random)
         return self._dispatch(ticket, load, len(room), now)
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
         """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
         loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
-        warm = min(loads, key=lambda load: cost(load, ticket))
-        if warm in room:
-            return None
+        warm = min(loads, key=lambda load: cost(load, ticket), default=None)
+        if warm is None or warm in room or not holds(warm, ticket):
+            return None  # when a sequence ends nobody knows; when a prefill ends, one can say
         here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
         wait_s = warm.prefill_tokens / warm.speed
-        slack_s = min(ticket.due_s - now, WARM_LIMIT_S / WARM_SLACK_RATIO)
+        slack_s = min(ticket.due_s - now, WARM_LIMIT_S)
         if gain_s < wait_s + WARM_GAIN_S or wait_s > slack_s * WARM_SLACK_RATIO:
             return None
         ticket.hold_s = now + slack_s * WARM_SLACK_RATIO
@@ -192,8 +195,13 @@ class Placing:
 
     def dequeue(self, ticket: Ticket) -> None:
         """It waits no more."""
+        pool = ticket.pool
         if self.books.dequeue(ticket):
-            self.touch(ticket.pool)
+            self.touch(pool)
+        if not pool.queued:  # now it lends again
+            for borrower in pool.borrowers:
+                if borrower.queued:
+                    self.touch(borrower)
 
     def drop(self, ticket: Ticket, reason: Reason, now: float) -> Decision:
         """It leaves the queue unserved."""
@@ -201,12 +209,35 @@ class Placing:
         self.dequeue(ticket)
         return dropped
 
+    def endpoint_down(self, name: str) -> None:
+        """It may not be used, and nobody waits for it any more."""
+        self.books.endpoint_down(name)
+        lanes = [lane for pool in self.books.pools.values() for lane in pool.lanes() if lane.key[2] == name]
+        for ticket in [ticket for lane in lanes for ticket in (*lane.ready.waiting(), *lane.late.waiting())]:
+            self.stop_holding(ticket)
+
+    def check(self) -> None:
+        """Raise InvariantError when a head waits for an endpoint that has room for it, and for nobody before it."""
+        for pool in self.books.pools.values():
+            heads = list(heads_of(pool))
+            for ticket in heads:
+                if ticket.match is None and not ticket.hint:  # a guess may be better now than when it was acted on
+                    _check_head(pool, ticket, [other for other in heads if other.long is ticket.long])
+
     def stop_holding(self, ticket: Ticket) -> None:
         """It has waited long enough for one endpoint: any will do."""
         self.dequeue(ticket)
         ticket.only = ""
         if self.books.enqueue(ticket):
             self.touch(ticket.pool)
+
+
+def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:
+    usable = [load for load in pool.up if ticket.may_use(load.name)]
+    for load in with_room(usable, ticket, pool.long_from):
+        wanted = [other for other in heads if other.may_use(load.name)]
+        if all(with_room([load], other, pool.long_from) for other in wanted):
+            raise InvariantError(f"{ticket.request.id} waits in {pool.name} although {load.name} has room")
 
 
 def _turn(ticket: Ticket, now: float) -> tuple[int, int]:

@@ -1,8 +1,10 @@
 """Is there room? Bounds on what is outstanding on an endpoint (scheduling.md 5).
 
 Whatever is bound to an engine can no longer be sorted, shed or sent elsewhere, so an engine gets what it can start
-soon and no more. Sequences: as many as it runs. Short prompts: about one step of them. Long prompts: as many as it
-has lanes for, beside the short ones. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
+soon and no more. Sequences: as many as it runs. Short prompts: as long as less than a step of them is outstanding, so
+that a step is full whatever their sizes, and the engine has the next one before it runs dry. Long prompts: as many as
+it has lanes for; beside one there is room for short ones where the engine caps its share of a step, and none where it
+does not. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
 """
 
 from collections.abc import Sequence
@@ -10,29 +12,32 @@ from collections.abc import Sequence
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
-WAITING_FULL = 5.0  # sequences in an engine's queue that count as full (llm-d's utilization detector)
+BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
+URGENT_RATIO = 1.5  # of the bound, for the most urgent class: it never waits for a step that others have filled
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
-    sequences, tokens = ticket.sequences, ticket.tokens
-    known = ticket.match is not None or ticket.hint
+    maybe_long = 0 < long_from < ticket.tokens
+    sequences = ticket.sequences
+    urgency = URGENT_RATIO if ticket.band.rank == 0 else 1.0
     found: list[Load] = []
     for load in loads:
-        uncached = ticket.uncached(load.name) if known else tokens
-        if long_from and uncached > long_from:
+        if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
+            continue  # the cheapest question first: mostly it is this
+        if maybe_long and ticket.uncached(load.name) > long_from:
             free = load.longs < load.lanes
         else:
-            short = load.prefill_tokens - load.long_tokens
-            free = not short or short + uncached <= load.max_prefill_tokens or not load.sequences
-        if free and (not load.sequences or _holds(load, ticket, sequences)):
+            share = (BESIDE_LONG if load.endpoint.long_prefill_cap else 0.0) if load.longs else 1.0
+            free = load.prefill_tokens - load.long_tokens < load.max_prefill_tokens * share * urgency
+        if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found
 
 
-def _holds(load: Load, ticket: Ticket, sequences: int) -> bool:
+def holds(load: Load, ticket: Ticket) -> bool:
     """Whether a place and memory are left."""
-    if load.sequences + load.foreign + sequences > load.room_seqs:
+    if load.sequences + load.foreign + ticket.sequences > load.room_seqs:
         return False
     if not load.kv_bound:
         return True
@@ -59,3 +64,8 @@ def pool_saturation(loads: Sequence[Load]) -> float:
     if not weight:
         return 1.0
     return sum(min(1.5, saturation(load)) * load.room_seqs for load in loads) / weight
+
+
+def service_s(load: Load, tokens: int) -> float:
+    """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
+    return (tokens + load.step_tokens) / load.speed

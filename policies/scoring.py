@@ -1,5 +1,5 @@
 """Which of them is best? The least outstanding prefill, in time, multiplied by how full the batch is (LMetric's form,
-arXiv 2603.15202): `(P + u + 1) / speed x (S + 1) / S_max`, with u what this endpoint would have to compute.
+arXiv 2603.15202): `(P + u + 1) / speed x (S + 16) / (S_max + 16)`, with u what this endpoint would have to compute.
 
 The product has no weights to tune. Prefixes count through u alone. Equal ones are drawn from: always taking the first
 sends a burst to one endpoint (smg#2096). An endpoint with more than its share of sequences is passed over (bounded
@@ -13,6 +13,8 @@ from random import Random
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
+FEW_SEQS = 16  # so many sequences hardly slow a step: differences among fewer count for little
+SLACK_SEQS = 8  # above its share an endpoint may have in any case
 GREAT_GAIN_TOKENS = 8192  # cached tokens that justify a load ratio of GREAT_GAIN_RATIO
 GREAT_GAIN_RATIO = 2.0
 
@@ -33,21 +35,17 @@ def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:
 
 def cost(load: Load, ticket: Ticket) -> float:
     """The lower the better."""
-    return (
-        (load.prefill_tokens + ticket.uncached(load.name) + 1)
-        / load.speed
-        * (load.sequences + load.foreign + 1)
-        / load.room_seqs
-    )
+    busy = (load.sequences + load.foreign + FEW_SEQS) / (load.room_seqs + FEW_SEQS)
+    return (load.prefill_tokens + ticket.uncached(load.name) + 1) / load.speed * busy
 
 
 def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, ratio: float) -> Sequence[Load]:
     """Those of `loads` with no more than `ratio` times their share of the sequences on `everyone`."""
-    if len(loads) == 1 or ticket.match is None and not ticket.hint:
+    if len(loads) == 1 or (ticket.match is None and not ticket.hint):
         return loads  # without a prefix nothing pulls towards a full one
     total = sum(load.sequences for load in everyone)
     share = (total + 1) / len(everyone)
-    most, most_for_gain = ceil(ratio * share), ceil(GREAT_GAIN_RATIO * share)
+    most, most_for_gain = ceil(ratio * share) + SLACK_SEQS, ceil(GREAT_GAIN_RATIO * share) + SLACK_SEQS
     fair = [load for load in loads if load.sequences < most]
     if not fair:
         return loads

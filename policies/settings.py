@@ -14,6 +14,13 @@ from policies.types import Affinity, Band, Pool, Settings
 # Without this a misspelt key would pass in silence and its default would rule.
 for _noun in (Pool, Band, Affinity, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
+CHOICES = {
+    "ordering": ("by_length", "edf", "fcfs"),
+    "shed": ("auto", "llmd", "off"),
+    "length": ("learned", "declared"),
+}
+ON_LATE = ("queue", "downgrade", "reject")
+LANES = ("auto", "off", "fixed")
 _SETTINGS = TypeAdapter(Settings)
 
 
@@ -42,17 +49,37 @@ def _said(error: ValidationError) -> Iterator[str]:
         yield f"{path or 'settings'}: {detail['msg']}"
 
 
+def _unknown(path: str, value: str, known: tuple[str, ...]) -> Iterator[str]:
+    if value not in known:
+        yield f"{path}: {value!r} is none of {', '.join(known)}"
+
+
+def _no_lenders(settings: Settings, pool: Pool) -> Iterator[str]:
+    for lender in pool.borrow:
+        if lender not in settings.pools or lender == pool.name:
+            yield f"pools.{pool.name}.borrow: {lender!r} is no other pool"
+        elif settings.pools[lender].model != pool.model:
+            yield f"pools.{pool.name}.borrow: {lender!r} serves another model"
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     for name, pool in settings.pools.items():
         if pool.name != name:
             yield f"pools.{name}.name: is {pool.name!r}"
+        yield from _unknown(f"pools.{name}.lanes", pool.lanes, LANES)
+        yield from _no_lenders(settings, pool)
     for name, band in settings.bands.items():
         if band.name != name:
             yield f"bands.{name}.name: is {band.name!r}"
         if band.queue_timeout_s <= 0 or band.max_queued < 1:
             yield f"bands.{name}: queue_timeout_s and max_queued must be positive"
+        if band.age_after_s <= 0:
+            yield f"bands.{name}.age_after_s: must be positive"
+        yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):
         if getattr(settings, field) <= 0:
             yield f"{field}: must be positive"
+    for field, known in CHOICES.items():
+        yield from _unknown(field, getattr(settings, field), known)

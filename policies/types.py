@@ -73,7 +73,8 @@ class Endpoint:
 
     `prefill_tokens_per_s` and `decode_s` (seconds per token of one answer) are start values. Of `kv_tokens`,
     `context_tokens` and `step_tokens` (the engine's budget of one step) 0 means unknown. `long_lanes`: how many long
-    prompts without a first token it may hold.
+    prompts without a first token it may hold; `long_prefill_cap`: the most tokens of one prompt that the engine puts
+    into a step beside others (vLLM's `--long-prefill-token-threshold`; 0: no cap, a long prompt fills every step).
     """
 
     name: str
@@ -84,6 +85,7 @@ class Endpoint:
     prefill_tokens_per_s: float = 8000.0
     decode_s: float = 0.02
     long_lanes: int = 1
+    long_prefill_cap: int = 0
     kv_tokens: int = 0
     context_tokens: int = 0
     step_tokens: int = 0

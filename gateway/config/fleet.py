@@ -93,6 +93,11 @@ class Endpoint(Section):
     long_lanes: Annotated[int, Whole(0, 2)] = Field(
         1, description="Long prompts without a first token that it may hold. 0: it takes none."
     )
+    long_prefill_cap: Annotated[int, Whole(0, 1_000_000)] = Field(
+        0,
+        description="Tokens of one long prompt that the engine puts into a step beside others: vLLM's"
+        " `--long-prefill-token-threshold`. 0: it has no such cap, and nothing is sent beside a long prompt.",
+    )
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
         None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True
     )
@@ -133,4 +138,5 @@ class Endpoint(Section):
             max_seqs=self.max_seqs,
             max_prefill_tokens=self.max_prefill_tokens,
             long_lanes=self.long_lanes,
+            long_prefill_cap=self.long_prefill_cap,
         )

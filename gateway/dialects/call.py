@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.dialects import policy, values
 from gateway.dialects.fields import TABLES, Table
+from gateway.dialects.plan import Plan, plan_of
 from gateway.dialects.policy import FieldRules
 from gateway.dialects.routes import Kind, Route
 from gateway.dialects.values import Fields
@@ -67,47 +68,50 @@ def read(route: Route, body: bytes, rules: FieldRules) -> Call:
 
 def write(call: Call, target: Target) -> bytes:
     """The body sent upstream."""
-    fields = call.fields.copy()
-    fields["model"] = msgspec.Raw(_encode(target.served_as))
-    if target.salt is not None and call.route.kind is not Kind.TEXT:
-        fields["cache_salt"] = msgspec.Raw(_encode(target.salt))
-    if call.route.name == "responses" or "store" in fields:
-        fields["store"] = _FALSE
-    if call.stream and not call.wants_usage and call.route.name in _USAGE_ROUTES:
-        fields["stream_options"] = _with_usage(fields.get("stream_options"))
+    given, route = call.fields, call.route
+    fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": target.served_as}
+    if target.salt is not None and route.kind is not Kind.TEXT:
+        fields["cache_salt"] = target.salt
+    if route.name == "responses" or "store" in given:
+        fields["store"] = False
+    if call.stream and not call.wants_usage and route.name in _USAGE_ROUTES:
+        fields["stream_options"] = _with_usage(given.get("stream_options"))
     if target.output_cap is not None:
-        _cap(fields, TABLES[call.route.name], target.output_cap)
+        fields |= _capped(given, TABLES[route.name], target.output_cap)
     return _encode(fields)
 
 
 def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
-    table = TABLES[route.name]
-    fields = _top_level(table, body)
-    stripped = policy.apply(table, fields, rules)
+    fields = _top_level(route, body)
+    plan = plan_of(route.name, tuple(fields))
+    stripped = policy.apply(plan, fields, rules)
     raw_model = fields.get("model")
     if raw_model is None:
         raise values.missing("model")
     stream = "stream" in fields and values.flag("stream", fields["stream"])
+    prompt_bytes = 0
+    for name in plan.prompt:
+        prompt_bytes += len(fields[name])
     return Call(
         route=route,
         model=values.text("model", raw_model, 256),
         stream=stream,
-        max_output_tokens=_max_output_tokens(table, fields),
-        sequences=_sequences(table, fields),
+        max_output_tokens=_max_output_tokens(plan, fields),
+        sequences=_sequences(plan, fields) if plan.batch or plan.copies else 1,
         wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
         fields=fields,
         stripped=stripped,
-        prompt_bytes=_prompt_bytes(table, fields),
+        prompt_bytes=prompt_bytes,
         body_bytes=len(body),
     )
 
 
-def _top_level(table: Table, body: bytes) -> Fields:
+def _top_level(route: Route, body: bytes) -> Fields:
     try:
         if not body.isascii():
             body.decode()  # the decoder does not look inside values it leaves raw
         if len(body) > LARGE_BYTES:
-            _weigh(table, body)
+            _weigh(TABLES[route.name], body)
         fields: Fields = values.decode_fields(body)
     except (UnicodeDecodeError, msgspec.MsgspecError):
         raise GatewayError(Reason.INVALID_JSON) from None
@@ -121,31 +125,20 @@ def _weigh(table: Table, body: bytes) -> None:
         raise GatewayError(Reason.INVALID_PARAMETER, "The fields beside the prompt are larger than 128 KiB.")
 
 
-def _max_output_tokens(table: Table, fields: Fields) -> int | None:
-    for name in table.caps:
-        if name in fields:
-            tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
-            if tokens is not None:
-                return tokens
+def _max_output_tokens(plan: Plan, fields: Fields) -> int | None:
+    for name in plan.caps:
+        tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
+        if tokens is not None:
+            return tokens
     return None
 
 
-def _prompt_bytes(table: Table, fields: Fields) -> int:
-    total = 0
-    for name in table.prompt:
-        if name in fields:
-            total += len(fields[name])
-    return total
-
-
-def _sequences(table: Table, fields: Fields) -> int:
+def _sequences(plan: Plan, fields: Fields) -> int:
     prompts = copies = 1
-    for name in table.batch:
-        if name in fields:
-            prompts = max(prompts, values.batch(fields[name]))
-    for name in ("n", "best_of"):
-        if name in fields:
-            copies = max(copies, values.integer(name, fields[name], 1, policy.MOST_COPIES) or 1)
+    for name in plan.batch:
+        prompts = max(prompts, values.batch(fields[name]))
+    for name in plan.copies:
+        copies = max(copies, values.integer(name, fields[name], 1, policy.MOST_COPIES) or 1)
     return prompts * copies
 
 
@@ -164,14 +157,10 @@ def _with_usage(given: msgspec.Raw | None) -> msgspec.Raw:
     return msgspec.Raw(_encode(options))
 
 
-def _cap(fields: Fields, table: Table, cap: int) -> None:
-    """Write `cap` where no cap was given, and lower any that is above it: engines differ in which of two they read."""
-    given = False
-    for name in table.caps:
-        tokens = values.integer(name, fields[name], 1, MOST_TOKENS) if name in fields else None
-        if tokens is not None:
-            given = True
-            if tokens > cap:
-                fields[name] = msgspec.Raw(b"%d" % cap)
-    if not given and table.caps:
-        fields[table.caps[-1]] = msgspec.Raw(b"%d" % cap)
+def _capped(fields: Fields, table: Table, cap: int) -> dict[str, int]:
+    """`cap` where no cap was given, and for any that is above it: engines differ in which of two they read."""
+    asked = {name: values.integer(name, fields[name], 1, MOST_TOKENS) for name in table.caps if name in fields}
+    given = {name: tokens for name, tokens in asked.items() if tokens is not None}
+    if not given:
+        return dict.fromkeys(table.caps[-1:], cap)
+    return {name: cap for name, tokens in given.items() if tokens > cap}

@@ -30,6 +30,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+UNTOLD = Usage()
+
+
 class EventKind(StrEnum):
     """What one event of a stream is, the gravest meaning first where it has several."""
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.dialects import media
-from gateway.dialects.fields import BULKY, Group, Table
+from gateway.dialects.fields import Group, Table
+from gateway.dialects.plan import Plan
 from gateway.dialects.values import (
     Fields,
     decode_list,
@@ -42,15 +43,21 @@ class FieldRules:
     reject_unknown: bool
 
 
-def apply(table: Table, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
+def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
     """Hold `fields` to the policy: raises GatewayError, or removes what may not pass and returns its names."""
-    plain = table.plain
-    odd = [name for name in fields if name not in plain]
-    dropped = [name for name in odd if not _passes(table, name, fields[name], rules)] if odd else odd
-    for name in dropped:
-        del fields[name]
-    _check_shapes(table, fields)
-    _check_media(table, fields, rules.media_hosts)
+    dropped = [name for name in plan.odd if not _passes(plan.table, name, fields[name], rules)] if plan.odd else None
+    if dropped:
+        for name in dropped:
+            del fields[name]
+    if plan.missing:
+        raise missing(*plan.missing)
+    for name, opens in plan.opens:
+        if first_byte(fields[name]) not in opens:
+            raise invalid(name, "has the wrong type")
+    if plan.bulky and sum(len(fields[name]) for name in plan.bulky) > BULKY_BYTES:
+        raise invalid(plan.bulky[0], "and other schemas are larger than 256 KiB together")
+    for name, kind in plan.media:
+        media.check(name, bytes(fields[name]), kind, rules.media_hosts)
     return _shown(dropped) if dropped else ()
 
 
@@ -108,29 +115,6 @@ def _shown(names: list[str]) -> tuple[str, ...]:
             room -= len(name) + 1
             shown.append(name)
     return tuple(shown)
-
-
-def _check_shapes(table: Table, fields: Fields) -> None:
-    for names in table.required:
-        if fields.keys().isdisjoint(names):
-            raise missing(*names)
-    for name, opens in table.opens.items():
-        if name in fields and first_byte(fields[name]) not in opens:
-            raise invalid(name, "has the wrong type")
-    if not BULKY.isdisjoint(fields):
-        _check_bulk(fields)
-
-
-def _check_bulk(fields: Fields) -> None:
-    bulky = [name for name in fields if name in BULKY]
-    if sum(len(fields[name]) for name in bulky) > BULKY_BYTES:
-        raise invalid(bulky[0], "and other schemas are larger than 256 KiB together")
-
-
-def _check_media(table: Table, fields: Fields, hosts: frozenset[str]) -> None:
-    for name, kind in table.media.items():
-        if name in fields:
-            media.check(name, bytes(fields[name]), kind, hosts)
 
 
 # ---- limits

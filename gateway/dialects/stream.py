@@ -104,6 +104,8 @@ def _reader(route: Route) -> Reader:
 
 def _parse(event: bytes) -> tuple[bytes, bytes | None]:
     """The event field and the joined data lines; None where the event has no data line."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return b"", event[6:-2]  # the usual one: one line of data and an empty one
     name = b""
     data: list[bytes] = []
     for line in event.removeprefix(_BOM).splitlines():

@@ -64,10 +64,12 @@ def flag(name: str, raw: msgspec.Raw) -> bool:
 def integer(name: str, raw: msgspec.Raw, least: int, most: int) -> int | None:
     """An integer written in digits only: no sign, fraction or exponent. None for null."""
     value = bytes(raw)
-    if value == b"null":
+    if len(value) <= 10 and value.isdigit():
+        number = int(value)
+        if least <= number <= most:
+            return number
+    elif value == b"null":
         return None
-    if len(value) <= 10 and value.isdigit() and least <= int(value) <= most:
-        return int(value)
     raise invalid(name, f"must be an integer from {least} to {most}")
 
 

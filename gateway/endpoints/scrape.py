@@ -211,7 +211,9 @@ class Scraper:
             scraped.load_s = scraped.moved_s
             return "frozen"
         scraped.load, scraped.load_s = seen, seen_s
-        self._learn(name, scraped, replace(scraped.facts, kv_tokens=seen.kv_tokens, block_tokens=seen.block_tokens))
+        known = scraped.facts
+        size = seen.kv_tokens or known.kv_tokens, seen.block_tokens or known.block_tokens
+        self._learn(name, scraped, replace(known, kv_tokens=size[0], block_tokens=size[1]))
         self.on_load(name, seen_s, seen)
         return "good"
 

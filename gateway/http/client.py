@@ -37,6 +37,8 @@ class State(IntEnum):
 
 # The members by themselves: to find them in their class costs as much as a call.
 _IDLE, _READING, _BUSY, _LINGER, _CLOSING = State
+_NEVER = math.inf
+_NOBODY = cast(Exchange, None)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -63,17 +65,12 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.state = _IDLE
         self.exchange: Exchange | None = None
-        self.deadline = math.inf
+        self.deadline = _NEVER
         self.paused = False
         self.peer = ""
         self._lingered = 0
         self._body_began_s = self._touched_s = 0.0
         self._undelivered = -1  # at the last look; -1: not looked yet
-
-    @property
-    def http10(self) -> bool:
-        """Whether the request under way speaks HTTP/1.0."""
-        return self.reader.http10
 
     def is_idle(self) -> bool:
         """Between two requests."""
@@ -113,48 +110,44 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.paused = True
         self._undelivered, self.deadline = -1, 0.0
-        if self.exchange is not None:
-            self.exchange.on_pause()
+        if self.exchange is not None and self.exchange.source is not None:
+            self.exchange.source.pause()
 
     def resume_writing(self) -> None:
         self.paused = False
         if self.state == _BUSY:
-            self.deadline = math.inf
+            self.deadline = _NEVER
         elif self.state == _IDLE:
             self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
-        if self.exchange is not None:
-            self.exchange.on_resume()
+        if self.exchange is not None and self.exchange.source is not None:
+            self.exchange.source.resume()
 
     def data_received(self, data: bytes) -> None:
-        state = self.state
-        if state == _IDLE:
-            self._begin()
-        elif state != _READING:
+        reader = self.reader
+        if self.state == _IDLE:
+            now = time.monotonic()
+            self.exchange = reader.exchange = Exchange(self, now)
+            self.state = _READING
+            self._body_began_s = 0.0
+            self.deadline = now + self.shared.timers.head_s
+            reader.begin(data)
+        elif self.state == _READING:
+            reader.feed(data)
+        else:
             self._discard(data)
             return
-        reader = self.reader
-        reader.feed(data)
-        exchange = cast(Exchange, self.exchange)
         complete = reader.progress == _COMPLETE
         if complete:
             self.state = _BUSY
-            self.deadline = math.inf
+            self.deadline = _NEVER
         if reader.error is not None:
-            self._refuse(exchange, reader.error, close=not complete)
+            self._refuse(reader.exchange, reader.error, close=not complete)
         elif complete:
-            self.shared.handler.received(exchange)
+            self.shared.handler.received(reader.exchange)
         elif reader.progress == Progress.BODY:
             self._note_body()
 
     # -- one request after another ---------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        now = time.monotonic()
-        self.exchange = exchange = Exchange(self, now)
-        self.reader.begin(exchange)
-        self.state = _READING
-        self._body_began_s = 0.0
-        self.deadline = now + self.shared.timers.head_s
 
     def _note_body(self) -> None:
         now = time.monotonic()
@@ -169,11 +162,12 @@ class ClientConnection(asyncio.Protocol):
         if close and self.state < _LINGER:
             self.close()
 
-    def answered(self, *, close: bool) -> None:
+    def answered(self, held_bytes: int, *, close: bool) -> None:
         """The answer's last byte has been handed to the transport."""
+        self.shared.held_bytes -= held_bytes
         complete = self.state == _BUSY
         self.exchange = None
-        self.reader.exchange = cast(Exchange, None)
+        self.reader.exchange = _NOBODY
         if not close:
             self.state = _IDLE
             self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
@@ -202,10 +196,6 @@ class ClientConnection(asyncio.Protocol):
         self._lingered += len(data)
         if self.state == _LINGER and self._lingered > LINGER_BYTES:
             self.close()
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the transport."""
-        self.transport.write(data)
 
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
@@ -237,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self.deadline = self._touched_s + timers.body_gap_s
         else:
-            self.deadline = math.inf
+            self.deadline = _NEVER
 
     def _time_out(self) -> None:
         if self.exchange is not None:
@@ -261,10 +251,7 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange.drop_body()
         exchange.connection = None
-        if exchange.on_gone is not None:
-            exchange.on_gone(stalled)
-        else:
-            self.shared.handler.vanished(exchange)
+        self.shared.handler.vanished(exchange, stalled=stalled)
 
 
 def _unacknowledged(transport: Any) -> int:

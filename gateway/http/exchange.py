@@ -18,8 +18,14 @@ _CLOSE = b"connection: close\r\n"
 _KEEP = b"connection: keep-alive\r\n"
 
 
-def nothing() -> None:
-    """The hook of an exchange nobody listens to."""
+class Source(Protocol):
+    """Where the body of an answer comes from."""
+
+    def pause(self) -> None:
+        """Bring no more: the client is slower."""
+
+    def resume(self) -> None:
+        """Bring more."""
 
 
 class Carrier(Protocol):
@@ -30,21 +36,14 @@ class Carrier(Protocol):
     peer: str  # address of the client's socket
     paused: bool  # more is waiting for the client than its buffer should hold
 
-    @property
-    def http10(self) -> bool:
-        """Whether the request speaks HTTP/1.0."""
-
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
-
-    def write(self, data: bytes) -> None:
-        """Hand bytes to the transport."""
 
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; `reset`: so that the peer cannot take it for a proper end."""
 
-    def answered(self, *, close: bool) -> None:
-        """The answer's last byte has been handed over."""
+    def answered(self, held_bytes: int, *, close: bool) -> None:
+        """The answer's last byte has been handed over; so many bytes of the request's body are held no longer."""
 
     def give_back(self, held_bytes: int) -> None:
         """So many bytes of a body are held no longer."""
@@ -53,24 +52,37 @@ class Carrier(Protocol):
 class Exchange:
     """A request with its body, and its answer. `context` belongs to whoever handles it."""
 
-    # Defaults stand in the class: each that is set costs every request.
-    head: Head | None = None
-    content_length: int | None = None
-    body_bytes = 0
-    context: Any = None
-    started = False  # the answer's head has been handed over
-    sent_bytes = 0  # of the answer's body
-    on_gone: Callable[[bool], None] | None = None  # argument: the client stalled
-    _chunked = False
-    _closes = False
-    _head = b""  # of the answer, until it leaves together with the first piece of the body
+    __slots__ = (
+        "_chunked",
+        "_closes",
+        "_head",
+        "body",
+        "body_bytes",
+        "connection",
+        "content_length",
+        "context",
+        "head",
+        "http10",
+        "received_s",
+        "sent_bytes",
+        "source",
+        "started",
+    )
 
     def __init__(self, connection: Carrier, received_s: float) -> None:
         self.connection: Carrier | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
+        self.head: Head | None = None
+        self.http10 = False
+        self.content_length: int | None = None
         self.body: list[bytes] = []
-        self.on_pause: Callable[[], None] = nothing
-        self.on_resume: Callable[[], None] = nothing
+        self.body_bytes = 0
+        self.context: Any = None
+        self.source: Source | None = None  # what is to be held up while the client is congested
+        self.started = False  # the answer's head has been handed over
+        self.sent_bytes = 0  # of the answer's body
+        self._chunked = self._closes = False
+        self._head = b""  # of the answer, until it leaves together with the first piece of the body
 
     @property
     def peer(self) -> str:
@@ -84,9 +96,10 @@ class Exchange:
 
     def drop_body(self) -> None:
         """The body is needed no longer: give its memory back."""
-        if self.body_bytes and self.connection:
+        if self.body_bytes and self.connection is not None:
             self.connection.give_back(self.body_bytes)
-        self.body, self.body_bytes = [], 0
+        self.body_bytes = 0
+        self.body.clear()
 
     def respond(self, status: int, headers: bytes, body: bytes, *, close: bool = False) -> None:
         """A whole answer in one write. `headers` are complete lines; length and connection are added here."""
@@ -94,14 +107,14 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._closes = close or connection.must_close()
+        self._closes = closes = close or connection.must_close()
         length = len(body)
         if self.head is not None and self.head.method == b"HEAD":
             body = b""  # no answer to HEAD has a body, and a proxy in front would read one as the next answer
         self.sent_bytes += len(body)
-        connection.write(
-            b"%b%bcontent-length: %d\r\n%b\r\n%b"
-            % (_STATUS_LINES[status], headers, length, self._connection_line(connection), body)
+        line = _CLOSE if closes else _KEEP if self.http10 else b""
+        connection.transport.write(
+            b"%b%bcontent-length: %d\r\n%b\r\n%b" % (_STATUS_LINES[status], headers, length, line, body)
         )
         self._done(connection)
 
@@ -111,14 +124,15 @@ class Exchange:
         if connection is None:
             return
         self.started = True
-        self._chunked = length is None and not connection.http10
-        self._closes = connection.must_close() or (length is None and connection.http10)
+        self._chunked = length is None and not self.http10
+        self._closes = closes = connection.must_close() or (length is None and self.http10)
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing = b"" if length is None else b"content-length: %d\r\n" % length
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, self._connection_line(connection))
+        keeping = _CLOSE if closes else _KEEP if self.http10 else b""
+        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, keeping)
 
     def write(self, data: bytes) -> None:
         """The next piece of the body."""
@@ -130,7 +144,7 @@ class Exchange:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
-        connection.write(data)
+        connection.transport.write(data)
 
     def forwarder(self) -> Callable[[bytes], None] | None:
         """A way to pass on chunks that are framed already; None where the body is not chunked."""
@@ -148,7 +162,7 @@ class Exchange:
         if self._head:
             last, self._head = self._head + last, b""
         if last:
-            connection.write(last)
+            connection.transport.write(last)
         self._done(connection)
 
     def break_off(self, last: bytes = b"") -> None:
@@ -162,12 +176,7 @@ class Exchange:
         # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
         connection.close(reset=not self._chunked)
 
-    def _connection_line(self, connection: Carrier) -> bytes:
-        if self._closes:
-            return _CLOSE
-        return _KEEP if connection.http10 else b""
-
     def _done(self, connection: Carrier) -> None:
-        self.drop_body()
+        held_bytes, self.body_bytes = self.body_bytes, 0
         self.connection = None
-        connection.answered(close=self._closes)
+        connection.answered(held_bytes, close=self._closes)

@@ -29,11 +29,13 @@ class KnownHead(Generic[T]):
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """If `data` begins with this head: its content-length, and where the body begins."""
-        if data.startswith(self._before):
-            start = self._start
-            end = data.find(b"\r", start, start + _DIGITS + 1)
-            if end > 0 and data.startswith(self._behind, end) and data[start:end].isdigit():
-                return int(data[start:end]), end + self._rest
+        if not data.startswith(self._before):
+            return None
+        start = self._start
+        end = data.find(b"\r", start, start + _DIGITS + 1)
+        digits = data[start:end]
+        if end > 0 and digits.isdigit() and data.startswith(self._behind, end):
+            return int(digits), end + self._rest
         return None
 
 

@@ -50,7 +50,6 @@ class RequestReader:
         "error",
         "excess",
         "exchange",
-        "http10",
         "keep_alive",
         "progress",
     )
@@ -64,48 +63,45 @@ class RequestReader:
         self.progress = _HEAD
         self.error: GatewayError | None = None  # why this request is refused
         self.excess = False  # something came that is not answered: this connection ends with its answer
-        self.http10 = False
         self.keep_alive = True
+        self._missing = 0  # bytes of the body of a request whose head was known
 
-    def begin(self, exchange: Exchange) -> None:
-        """The next bytes are a new request's."""
-        self.exchange = exchange
+    def begin(self, data: bytes) -> None:
+        """Take a read that begins a new request, that of `exchange`."""
         self.progress = _HEAD
         self.error = None
+        known = self._known
+        if known is not None and (found := known.find(data)) is not None:
+            self._take_known(known.meaning, data, found)
+            return
         self._raw: list[tuple[bytes, bytes]] = []
         self._target = b""
         self._deaf = False  # what the parser still finds in this read belongs to nobody
         self._wire = self._trailers = 0  # bytes since the request began; bytes of its trailers
-        self._missing = 0  # bytes of the body of a request whose head was known
+        self._parse(data)
+        self._learn(data)
+
+    def feed(self, data: bytes) -> None:
+        """Take a further read."""
+        if self._missing:
+            self._take_body(data)
+        else:
+            self._parse(data)
 
     def end(self) -> None:
         """The connection is gone. (The parser refers to this: without the cycle nothing waits for a collection.)"""
         del self._parser
 
-    def feed(self, data: bytes) -> None:
-        """Take a read."""
-        begins = self._wire == 0
-        self._wire += len(data)
-        known = self._known if begins else None
-        found = known.find(data) if known is not None else None
-        if known is not None and found is not None:
-            self._take_known(known.meaning, data, found)
-        elif self._missing:
-            self._take_body(data)
-        else:
-            self._parse(data)
-            if begins:
-                self._learn(data)
-            if self.error is None:
-                self._check_bounds()
-
     def _parse(self, data: bytes) -> None:
+        self._wire += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._malformed("Protocol upgrades are not supported.")
         except httptools.HttpParserError:
             self._malformed("This is not valid HTTP/1.1.")
+        if self.error is None:
+            self._check_bounds()
 
     def _malformed(self, message: str) -> None:
         if self.progress == _COMPLETE or self._deaf:
@@ -133,7 +129,7 @@ class RequestReader:
         head = self.exchange.head
         if head is None or self.error is not None or self.progress == _HEAD or self._learned >= LEARNED_HEADS:
             return
-        if head.content_length is not None and self.keep_alive and not self.http10 and not head.expects_continue:
+        if head.content_length is not None and self.keep_alive and not head.http10 and not head.expects_continue:
             self._learned += 1
             self._known = learn(data, head)
 
@@ -141,10 +137,10 @@ class RequestReader:
         length, start = found
         exchange = self.exchange
         exchange.head, exchange.content_length = head, length
-        self.http10, self.keep_alive = False, True
+        self.keep_alive = True
         self._missing = length
         try:
-            self._shared.handler.opened(exchange)
+            self._shared.handler.opened(exchange, head)
         except GatewayError as error:
             self.error = error
         else:
@@ -159,7 +155,7 @@ class RequestReader:
             self.excess = True
         self._missing = missing = missing - len(data)
         if data and self.error is None:
-            self.on_body(data)
+            self._hold(data)
         if missing == 0:
             self.progress = _COMPLETE
 
@@ -195,24 +191,26 @@ class RequestReader:
             if len(self._target) > heads.TARGET_BYTES:
                 raise GatewayError(Reason.TARGET_TOO_LONG)
             version = parser.get_http_version()
-            self.http10 = version == "1.0"
+            exchange.http10 = version == "1.0"
             self.keep_alive = parser.should_keep_alive()
             line = (parser.get_method(), self._target, version)
             exchange.head = head = heads.check(line, self._raw, self._wire, self._shared.limits)
             exchange.content_length = head.content_length
-            self._shared.handler.opened(exchange)
+            self._shared.handler.opened(exchange, head)
         except GatewayError as error:
             self.error = error
             return
         self.progress = _BODY
         self._raw = []
         if head.expects_continue and exchange.connection is not None:
-            exchange.connection.write(_CONTINUE)
+            exchange.connection.transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
         """Called by the parser for each piece of the body."""
-        if self._deaf or self.error is not None:
-            return
+        if not self._deaf and self.error is None:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
         exchange, shared = self.exchange, self._shared
         size = len(data)
         exchange.body.append(data)

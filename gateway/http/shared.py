@@ -5,13 +5,13 @@ from typing import Protocol
 
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
-from gateway.http.head import Limits
+from gateway.http.head import Head, Limits
 
 
 class Handler(Protocol):
     """What a server does with requests. All of it is synchronous; long work goes into a task."""
 
-    def opened(self, exchange: Exchange) -> None:
+    def opened(self, exchange: Exchange, head: Head) -> None:
         """A head is complete and well-formed. Raises GatewayError to refuse it before its body is read."""
 
     def received(self, exchange: Exchange) -> None:
@@ -20,8 +20,8 @@ class Handler(Protocol):
     def refuse(self, exchange: Exchange, error: GatewayError, *, close: bool) -> None:
         """Answer a request with an error. `exchange.head` is None when it was not even a well-formed head."""
 
-    def vanished(self, exchange: Exchange) -> None:
-        """The client left before its request was complete."""
+    def vanished(self, exchange: Exchange, *, stalled: bool) -> None:
+        """The client left, or reads nothing, before its answer was complete."""
 
 
 class Timers(Protocol):

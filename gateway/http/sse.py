@@ -12,6 +12,8 @@ _ENDINGS = ((b"\n\n", 2), (b"\n\r\n", 3), (b"\r\r", 2), (b"\n\r", 2))
 
 def last_end(data: bytes) -> int:
     """The offset behind the last complete event, 0 if none ends here."""
+    if data.endswith(b"\n\n"):
+        return len(data)
     found = 0
     for ending, size in _ENDINGS:
         at = data.rfind(ending)

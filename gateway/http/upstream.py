@@ -121,7 +121,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, sink: Sink, now: float) -> None:
         """Write a request; its answer goes to `sink`."""
-        self._reset()
         self.received = False
         self.sink = sink
         self.sent_s = now
@@ -205,15 +204,17 @@ class UpstreamConnection(asyncio.Protocol):
     def _take_known(self, data: bytes, sink: Sink) -> bool:
         """A whole answer behind a head that was seen before needs no parser."""
         known = self._pool.known
-        found = known.find(data) if known is not None else None
-        if known is None or found is None or found[0] + found[1] != len(data):
+        if known is None or (found := known.find(data)) is None:
+            return False
+        length, start = found
+        if start + length != len(data):
             return False
         self.sink = None
-        if self.unsent_bytes() == 0:
+        if self.transport.get_write_buffer_size() == 0:
             self._pool.release(self)
         else:
             self.transport.abort()
-        sink.on_whole(known.meaning, data[found[1] :])
+        sink.on_whole(known.meaning, data[start:])
         return True
 
     def _hand_over(self, data: bytes) -> None:
@@ -281,6 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
             return  # given up while its last bytes were relayed; already closed
         clean = self._keep and not self._excess and self.unsent_bytes() == 0
         if clean:
+            self._reset()
             self._pool.release(self)
         else:
             self.transport.abort()

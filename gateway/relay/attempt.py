@@ -16,7 +16,6 @@ from gateway.dialects.verdict import error_for
 from gateway.http.exchange import Exchange
 from gateway.http.upstream import Sink, UpstreamConnection
 from gateway.relay.end import COMPLETED, End, How, Rules
-from gateway.steps import Signal
 from policies.decisions import Reason
 from policies.events import Cause
 
@@ -44,6 +43,9 @@ class Owner(Protocol):
     def first_token(self) -> None:
         """The engine has finished its prefill."""
 
+    def attempt_ended(self, end: End) -> None:
+        """The attempt is over. Called once, unless the client leaves first."""
+
 
 class Body(Sink, Protocol):
     """Who takes the body of an answer."""
@@ -65,11 +67,12 @@ Choose = Callable[["Attempt", int, dict[bytes, bytes]], Body]
 
 
 class Attempt:
-    """One try of a request on a connection. `done` is set once, unless the client leaves first."""
+    """One try of a request on a connection."""
 
     # Defaults stand in the class: each that is set costs every request.
     connection: UpstreamConnection | None = None
     committed = False  # the client has been told that a good answer began
+    over = False
     streamed = False  # the engine answers with an event stream
     usage: Usage | None = None
     events = 0  # relayed: what is charged when the engine tells no usage
@@ -83,13 +86,11 @@ class Attempt:
         self.route = owner.route
         self.rules = rules
         self.hide = hide  # what of the endpoint no client may read
-        self.done: Signal[End] = Signal()
 
     def send(self, connection: UpstreamConnection, head: bytes, body: bytes, now: float) -> None:
         """Write the request; the answer comes by itself."""
         self.connection = connection
-        self.exchange.on_pause = connection.pause
-        self.exchange.on_resume = connection.resume
+        self.exchange.source = connection
         connection.send(head, body, self, now)
 
     def begin(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
@@ -117,10 +118,13 @@ class Attempt:
 
     def finish(self, end: End) -> None:
         """The attempt is over. (The reader refers to the attempt: without the cycle nothing waits for a collection.)"""
+        if self.over:
+            return
+        self.over = True
         if self._reader is not None:
             self._reader.add_up()
             self._reader = None
-        self.done.set(end)
+        self.owner.attempt_ended(end)
 
     def bounce(self, cause: Cause, retry_after_s: float | None = None) -> None:
         """Over, and nothing reached the client."""
@@ -147,7 +151,7 @@ class Attempt:
 
     def interrupt(self, reason: Reason) -> None:
         """End it from outside: `reason` is what the client is told."""
-        if self.done.is_set():
+        if self.over:
             return
         if self.committed:
             self.fail(reason, self._reader.half_said() if self._reader else b"")
@@ -172,7 +176,7 @@ class Attempt:
     def check(self, now: float) -> None:
         """Act on the timers that have run out."""
         owner = self.owner
-        if self.done.is_set() or self.connection is None:
+        if self.over or self.connection is None:
             return
         if now >= owner.deadline_s:
             self.interrupt(Reason.STREAM_TIMEOUT if self.committed else owner.deadline_reason)

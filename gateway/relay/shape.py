@@ -43,12 +43,17 @@ class Shape:
         self.passed = 0  # events
         self.passed_bytes = 0
 
-    def fits(self, piece: bytes) -> bool:
-        """Whether a piece is exactly one event of this shape."""
-        size = len(piece)
-        if size >= self.most or not (piece.startswith(self._prefix) and piece.endswith(self._suffix)):
-            return False
-        return size < self._short or piece.find(b'"', len(self._prefix)) == size - len(self._suffix)
+    def run(self, pieces: list[bytes], at: int) -> int:
+        """Where the run of pieces from `at` on ends that are exactly one event of this shape each."""
+        prefix, suffix, short = self._prefix, self._suffix, self._short
+        for piece in pieces[at:]:
+            if not (piece.startswith(prefix) and piece.endswith(suffix)):
+                break
+            size = len(piece)
+            if size >= short and (size >= self.most or piece.find(b'"', len(prefix)) != size - len(suffix)):
+                break
+            at += 1
+        return at
 
     def pass_on(self, data: bytes) -> bool:
         """Pass on a read that is exactly one chunk, framed as we frame chunks, of exactly one short event of this shape;

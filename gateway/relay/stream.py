@@ -87,25 +87,36 @@ class StreamReader:
 
     def on_data(self, pieces: list[bytes]) -> Callable[[bytes], bool] | None:
         """What a read held of the body; who may be asked first about the next, while events have a known shape."""
-        attempt, out = self._attempt, self._held
         self.add_up()
-        for piece in pieces:
-            if self._steady and (shape := self._shape) is not None and shape.fits(piece):
-                out.append(piece)
-                attempt.events += 1
-            elif self._ended or attempt.done.is_set():
-                return None  # behind the end marker nothing is relayed
-            elif self._flowing:
+        shape = self._shape
+        fit = shape.run(pieces, 0) if self._steady and shape is not None else 0
+        self._attempt.events += fit
+        if fit == len(pieces):  # token events only, and nothing is held from before
+            self._write(b"".join(pieces))
+        else:
+            self._held += pieces[:fit]
+            self._take_pieces(pieces, fit)
+        shape = self._shape
+        return shape.pass_on if self._steady and shape is not None else None
+
+    def _take_pieces(self, pieces: list[bytes], at: int) -> None:
+        attempt, count = self._attempt, len(pieces)
+        while at < count:
+            if self._ended or attempt.over:
+                return  # behind the end marker nothing is relayed
+            piece = pieces[at]
+            at += 1
+            if self._flowing:
                 self._flow(piece)
             else:
                 self._take(self._tail + piece if self._tail else piece)
+            if self._steady and (shape := self._shape) is not None:
+                end = shape.run(pieces, at)
+                self._held += pieces[at:end]
+                attempt.events += end - at
+                at = end
         if self._good and not self._ended:
             self._flush()
-        shape = self._shape
-        if not self._steady or shape is None or self._forward is None:
-            return None
-        shape.forward = self._forward
-        return shape.pass_on
 
     def add_up(self) -> None:
         """Take over what the shape has counted."""
@@ -119,11 +130,11 @@ class StreamReader:
         """The engine ended its message: properly only if its end marker came."""
         self.add_up()
         attempt = self._attempt
-        if attempt.done.is_set():
+        if attempt.over:
             return
         if self._tail and not self._ended:
             self._take_last(self._tail)
-            if attempt.done.is_set():
+            if attempt.over:
                 return
         attempt.connection = None
         if self._ended:
@@ -140,7 +151,7 @@ class StreamReader:
         attempt.connection = None
         if self._tail and not self._ended:
             self._take_last(self._tail)
-            if attempt.done.is_set():
+            if attempt.over:
                 return
         if self._ended:
             self._conclude()
@@ -184,7 +195,7 @@ class StreamReader:
         if end:
             self._take_whole(block[:end] if tail else block)
         attempt = self._attempt
-        if attempt.done.is_set() or self._ended:
+        if attempt.over or self._ended:
             return
         if len(tail) > (attempt.rules.tail_bytes if self._good else HELD_EVENT_BYTES):
             self._start_to_flow(tail)
@@ -242,10 +253,12 @@ class StreamReader:
             self._token_seen = True
             attempt.owner.first_token()
         self.add_up()
-        self._shape = shape_of(attempt.route.name, event)
+        self._shape = shape = shape_of(attempt.route.name, event)
+        if shape is not None:
+            shape.forward = self._forward
 
     def _flush_unended(self) -> None:
-        if not self._attempt.done.is_set():
+        if not self._attempt.over:
             self._flush()
 
     def _flush(self) -> None:
@@ -253,6 +266,8 @@ class StreamReader:
         if not attempt.committed:
             attempt.begin(200, self._content_type, b"", None)
             self._forward = attempt.exchange.forwarder()
+            if self._shape is not None:
+                self._shape.forward = self._forward
         if self._held:
             held = self._held
             self._write(held[0] if len(held) == 1 else b"".join(held))
@@ -271,7 +286,7 @@ class StreamReader:
 
     def _conclude(self) -> None:
         attempt = self._attempt
-        if attempt.done.is_set():
+        if attempt.over:
             return
         if not attempt.committed:
             attempt.begin(200, self._content_type, b"", None)

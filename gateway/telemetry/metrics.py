@@ -85,8 +85,9 @@ class Lane:
         self.timings = timings
 
     def end(self, record: RequestRecord) -> None:
-        reason = record.stage if record.outcome == "cancelled" else record.reason
-        key = (record.outcome, reason if reason in _REASONS else OTHER)
+        outcome = record.outcome
+        reason = record.stage if outcome == "cancelled" else record.reason
+        key = (outcome, reason if reason in _REASONS else OTHER)
         self.ended[key] = self.ended.get(key, 0) + 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
@@ -121,7 +122,7 @@ class Metrics:
     def received(self, record: RequestRecord) -> Lane:
         """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there. Returns where
         it is counted, for `ended`."""
-        lane = self._lane(record)
+        lane = self._lanes.get((record.tenant, record.model, record.band)) or self._new_lane(record)
         lane.received += 1
         return lane
 
@@ -132,6 +133,8 @@ class Metrics:
         self._responses[self._route_label(record.route or OTHER), record.status] += 1
         if lane is not None:
             lane.end(record)
+        elif record.reason:
+            self.http_refused(record.reason)
 
     def http_refused(self, reason: str) -> None:
         """A message was refused by HTTP rules, outside C1."""
@@ -184,13 +187,9 @@ class Metrics:
         """The exposition in one piece."""
         return b"".join(self.chunks())
 
-    def _lane(self, record: RequestRecord) -> Lane:
+    def _new_lane(self, record: RequestRecord) -> Lane:
         model = record.model if record.model in self._models else UNKNOWN
-        lane = self._lanes.get((record.tenant, model, record.band))
-        return lane if lane is not None else self._new_lane(record.tenant, model, record.band)
-
-    def _new_lane(self, tenant: str, model: str, band: str) -> Lane:
-        key = (self._tenant_label(tenant), model, self._class_label(band))
+        key = (self._tenant_label(record.tenant), model, self._class_label(record.band))
         lane = self._lanes.get(key)
         if lane is None:
             timings = self._timings.setdefault((key[2], model), _Timings())

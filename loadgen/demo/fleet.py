@@ -4,40 +4,17 @@ Engines and gateway run as processes of the installed `forebay` command, as a us
 their command lines and the gateway's configuration, and waits until a real answer has come through.
 """
 
-import sys
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import aiohttp
-import yaml
-
-from loadgen.demo.processes import DemoError, Processes, free_ports, is_free
+from loadgen.live import serving
+from loadgen.live.processes import LiveError, Processes, free_ports, is_free
+from loadgen.live.serving import FOREBAY, Listeners, until_healthy
 
 MODEL = "llama-70b"
 ENGINES = 4
 _GROUPS = 2  # processes that carry them: one each for the two cores this should run on
 PROFILE = "llama70b-fp8-h200-tp2"
-_BUDGET, _SEQS, _CONTEXT = 2048, 256, 32768
-# How much unanswered prompt the gateway binds to one engine: as much as the longest prompt. With one step (2,048) an
-# engine would have a long prompt all to itself, although its long-prefill cap lets short ones run beside it: 94.7 % of
-# this load within its SLO instead of 98.1 % (engine model in virtual time, five seeds).
-_PREFILL = _CONTEXT
-_START_S = 60.0
-_FOREBAY = (sys.executable, "-m", "gateway")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listeners:
-    """Where the gateway listens on loopback."""
-
-    data: int
-    admin: int
-
-    @property
-    def url(self) -> str:
-        """Base URL for clients."""
-        return f"http://127.0.0.1:{self.data}"
+_BUDGET, _CAP, _SEQS, _CONTEXT = 2048, 512, 256, 32768
 
 
 async def start_engines(processes: Processes, seed: int) -> list[str]:
@@ -48,33 +25,24 @@ async def start_engines(processes: Processes, seed: int) -> list[str]:
         port = free_ports(count)
         urls += [f"http://127.0.0.1:{port + offset}" for offset in range(count)]
         processes.start(f"engines-{group}", engine_argv(port, count, seed + group))
-    async with aiohttp.ClientSession() as session:
-        for url in urls:
-            await processes.until(f"the engine at {url}", partial(_is_200, session, f"{url}/health"), _START_S)
+    await until_healthy(processes, urls)
     return urls
 
 
 async def start_gateway(processes: Processes, folder: Path, listeners: Listeners, engines: list[str]) -> None:
     """Start the gateway over `engines` and wait until each of them is in use."""
-    config = folder / "forebay.yaml"
-    config.write_text(yaml.safe_dump(gateway_config(listeners, engines), sort_keys=False), "utf-8")
-    processes.start("gateway", (*_FOREBAY, "serve", "--config", str(config)))
-    metrics = f"http://127.0.0.1:{listeners.admin}/metrics"
-    async with aiohttp.ClientSession() as session:
-        await processes.until("the gateway", partial(_all_up, session, metrics), _START_S)
+    await serving.start_gateway(processes, folder, listeners, gateway_config(listeners, engines), ENGINES)
 
 
 def choose_listeners(port: int) -> Listeners:
-    """`port` for clients (0: any free one), and a free one for operators; DemoError when `port` is taken."""
+    """`port` for clients (0: any free one), and a free one for operators; LiveError when `port` is taken."""
     if port and not is_free(port):
-        raise DemoError(
+        raise LiveError(
             f"Port {port} is in use. Leave --port out and a free one is taken, or name another: "
             f"forebay demo --port {port + 1 if port < 65535 else 8080}",
             status=2,
         )
-    data = port or free_ports(1)
-    admin = free_ports(1)
-    return Listeners(data=data, admin=admin if admin != data else free_ports(1))
+    return serving.listeners(port)
 
 
 def engine_argv(port: int, count: int, seed: int) -> tuple[str, ...]:
@@ -87,12 +55,11 @@ def engine_argv(port: int, count: int, seed: int) -> tuple[str, ...]:
         "max-num-batched-tokens": _BUDGET,
         "max-num-seqs": _SEQS,
         "max-model-len": _CONTEXT,
-        "long-prefill-token-threshold": 512,
+        "long-prefill-token-threshold": _CAP,
         "watermark": 0.02,
         "served-model-name": MODEL,
     }
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return (*_FOREBAY, "engine", *words, "--allow-markers", "--enable-prompt-tokens-details")
+    return (*FOREBAY, "engine", *serving.flags(flags), "--allow-markers", "--enable-prompt-tokens-details")
 
 
 def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object]:
@@ -110,32 +77,15 @@ def gateway_config(listeners: Listeners, engines: list[str]) -> dict[str, object
                 "engine": "vllm",
                 "pools": ["main"],
                 "max_seqs": _SEQS,
-                "max_prefill_tokens": _PREFILL,
+                "max_prefill_tokens": _BUDGET,
+                "long_prefill_cap": _CAP,
             }
             for number, url in enumerate(engines)
         ],
         "classes": {
-            "interactive": {"queue_timeout_s": 30},
-            "standard": {"queue_timeout_s": 60},
+            "interactive": {"slo": {"ttft_ms": 400, "itl_ms": 100}},
+            "standard": {"slo": {"ttft_ms": 400, "itl_ms": 100}},
             "batch": {"queue_timeout_s": 120},
         },
         "admission": {"drain_lag_s": 0, "drain_grace_s": 5},
     }
-
-
-async def _is_200(session: aiohttp.ClientSession, url: str) -> bool:
-    try:
-        async with session.get(url) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, OSError):
-        return False
-
-
-async def _all_up(session: aiohttp.ClientSession, metrics: str) -> bool:
-    try:
-        async with session.get(metrics) as response:
-            text = await response.text()
-    except (aiohttp.ClientError, OSError):
-        return False
-    up = [line for line in text.splitlines() if line.startswith("forebay_endpoint_up{") and line.endswith(" 1")]
-    return len(up) >= ENGINES

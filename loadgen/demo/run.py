@@ -8,7 +8,6 @@ the gateway costs. Everything runs on this machine; what is started is stopped, 
 import asyncio
 import secrets
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,12 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from loadgen.demo.arm import Arm, Load
-from loadgen.demo.fleet import choose_listeners, start_engines, start_gateway
-from loadgen.demo.processes import DemoError, Processes
-from loadgen.demo.progress import LAG_LIMIT_MS
+from loadgen.demo.arm import Arm
+from loadgen.demo.fleet import MODEL, choose_listeners, start_engines, start_gateway
+from loadgen.live.load import Load
+from loadgen.live.processes import LiveError, Processes
+from loadgen.live.progress import LAG_LIMIT_MS
+from loadgen.live.signals import INTERRUPTED, cancel_on_signal
 from loadgen.report.record import REJECTED, Outcome, Sample
 from loadgen.report.stats import Report, report
 from loadgen.report.table import footnotes, table, verdict
@@ -30,7 +31,6 @@ from loadgen.scenario import Scenario, standard
 from loadgen.schedule import Schedule, build
 
 GATEWAY, ROUND_ROBIN = "gateway", "round robin"
-INTERRUPTED = 130
 MIN_SECONDS = 2.0
 _PLAIN_WIDTH = 100
 _FINE = (Outcome.OK, Outcome.CANCELLED, *REJECTED)
@@ -56,16 +56,13 @@ def run_demo(options: DemoOptions) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_interruptible(options, screen))
-    except DemoError as error:
+    except LiveError as error:
         screen.print(f"forebay demo: {error}", highlight=False, markup=False, soft_wrap=True)
         return error.status
 
 
 async def _interruptible(options: DemoOptions, screen: Console) -> int:
-    work = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    for which in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(which, work.cancel if work else loop.stop)
+    cancel_on_signal()
     try:
         return await _demo(options, screen)
     except asyncio.CancelledError:
@@ -78,9 +75,9 @@ async def _demo(options: DemoOptions, screen: Console) -> int:
     scenario = _scenario(options)
     schedule = build(scenario, options.seed)
     if not schedule.measured:
-        raise DemoError("No request falls into this time at this rate: raise --seconds or --rate", status=2)
+        raise LiveError("No request falls into this time at this rate: raise --seconds or --rate", status=2)
     classes = tuple(dict.fromkeys(tenant.priority for tenant in scenario.tenants))
-    load = Load(schedule=schedule, classes=classes, slo=scenario.slo, salt=secrets.token_hex(8))
+    load = Load(schedule=schedule, model=MODEL, classes=classes, slo=scenario.slo, salt=secrets.token_hex(8))
     with _Folder(options.out) as folder:
         _announce(screen, options, scenario, schedule)
         schedule.write(folder.path / "schedule.jsonl.gz")
@@ -104,7 +101,7 @@ class _Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DemoError(f"--out {self.path}: {error.strerror}; name a folder that can be made", status=2) from error
+            raise LiveError(f"--out {self.path}: {error.strerror}; name a folder that can be made", status=2) from error
 
     def __enter__(self) -> "_Folder":
         return self
@@ -117,9 +114,9 @@ class _Folder:
 
 def _check(options: DemoOptions) -> None:
     if options.seconds < MIN_SECONDS:
-        raise DemoError(f"--seconds: at least {MIN_SECONDS:g}; 20 gives a first impression, 60 firm figures", status=2)
+        raise LiveError(f"--seconds: at least {MIN_SECONDS:g}; 20 gives a first impression, 60 firm figures", status=2)
     if options.rate is not None and options.rate <= 0:
-        raise DemoError("--rate: more than 0 requests/s", status=2)
+        raise LiveError("--rate: more than 0 requests/s", status=2)
     if options.json_file is not None:
         _check_writable(options.json_file)
     choose_listeners(options.port)  # a busy port is said before anything starts
@@ -133,7 +130,7 @@ def _check_writable(file: Path) -> None:
         if not existed:
             file.unlink()
     except OSError as error:
-        raise DemoError(f"--json {file}: {error.strerror}; name a file that can be written", status=2) from error
+        raise LiveError(f"--json {file}: {error.strerror}; name a file that can be written", status=2) from error
 
 
 def _scenario(options: DemoOptions) -> Scenario:

@@ -200,6 +200,7 @@ def run_as_json(run: RunReport) -> dict[str, object]:
         "slo_curve": {factor: None if share is None else round(share, 4) for factor, share in run.slo_curve.items()},
         "in_flight": {
             "mean": round(run.balance.mean, 2),
+            "waiting": round(run.balance.waiting, 2),
             "drift": round(run.balance.drift, 2),
             "stationary": run.balance.stationary,
         },

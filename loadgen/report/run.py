@@ -1,9 +1,10 @@
 """What one run came to: totals and cells, whether load and system were in balance, how the work was spread.
 
-A run is stationary when the number of requests in flight does not grow over the window: slope x length <= max(5, 20 %
-of the mean) (loadgen.md 6.3), or no more than what bursts explain, three standard errors of the slope. At a tenth of
-its capacity a fleet sees 20 requests in flight become 27 in two minutes for no reason at all. A run that is not
-stationary is overloaded, whatever its attainment.
+A run is stationary when the number of requests that wait for their first token does not grow over the window: slope x
+length <= max(5, 20 % of the mean) (loadgen.md 6.3), or no more than three standard errors of the slope. Of all requests
+in flight that cannot be asked: bursts of arrivals alone make 20 of them 27 in two minutes on an almost idle fleet, and
+a load that is heavier in its second half than in its first was taken for overload with 98 % within the SLO. A run that
+is not stationary is overloaded, whatever its attainment.
 """
 
 import math
@@ -45,9 +46,10 @@ class EndpointShare:
 
 @dataclass(slots=True, kw_only=True)
 class Balance:
-    """Requests in flight over the window, in the client's eyes."""
+    """Requests over the window, in the client's eyes: means in flight and without a first token; `drift` of those."""
 
     mean: float
+    waiting: float
     drift: float  # slope x length
     stationary: bool
 
@@ -136,19 +138,33 @@ def cell_of(sample: Sample) -> CellKey:
 
 
 def balance(samples: Sequence[Sample], start_s: float, end_s: float) -> Balance:
-    """Requests in flight: means of 10 s, and a straight line through them."""
+    """Requests in flight and waiting: means of 10 s, and a straight line through them."""
+    times = [start_s + second + 0.5 for second in range(int(end_s - start_s))]
     begun = sorted(one.sched_s for one in samples)
-    ended = sorted(one.end_s for one in samples if one.end_s > 0)
-    seconds = [start_s + second + 0.5 for second in range(int(end_s - start_s))]
-    flying = [bisect_right(begun, time) - bisect_right(ended, time) for time in seconds]
-    size = int(BLOCK_S)
-    means = [sum(flying[first : first + size]) / size for first in range(0, len(flying) - size + 1, size)]
-    if len(means) < LEAST_BLOCKS:
-        return Balance(mean=sum(flying) / max(1, len(flying)), drift=0.0, stationary=True)
-    slope, error = _line(means)
-    mean, drift = sum(means) / len(means), slope * len(means)
+    flying = _means(times, begun, sorted(one.end_s for one in samples if one.end_s > 0))
+    waiting = _means(times, begun, sorted(seen for one in samples if (seen := _answered_s(one)) > 0))
+    if len(waiting) < LEAST_BLOCKS:
+        return Balance(mean=_mean(flying), waiting=_mean(waiting), drift=0.0, stationary=True)
+    slope, error = _line(waiting)
+    drift, mean = slope * len(waiting), _mean(waiting)
     large, certain = drift > max(DRIFT_REQUESTS, DRIFT_SHARE * mean), slope > NOISE * error
-    return Balance(mean=mean, drift=drift, stationary=not (large and certain))
+    return Balance(mean=_mean(flying), waiting=mean, drift=drift, stationary=not (large and certain))
+
+
+def _answered_s(sample: Sample) -> float:
+    """When its client saw that it is served: the first token, or the end."""
+    return sample.reads[0] if sample.reads else sample.end_s
+
+
+def _means(times: Sequence[float], begun: Sequence[float], over: Sequence[float]) -> list[float]:
+    """How many had begun and were not over, as means of 10 s."""
+    open_at = [bisect_right(begun, time) - bisect_right(over, time) for time in times]
+    size = int(BLOCK_S)
+    return [_mean(open_at[first : first + size]) for first in range(0, len(open_at) - size + 1, size)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _line(values: Sequence[float]) -> tuple[float, float]:

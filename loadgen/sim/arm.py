@@ -24,6 +24,7 @@ from loadgen.sim.routers import make
 from loadgen.sim.through_core import Recorder, ThroughCore
 from loadgen.sim.through_router import ThroughRouter
 from policies.core import Core, PoolView
+from policies.types import Endpoint
 
 CORE = "core"
 LEARNED = "learned"
@@ -32,7 +33,8 @@ LEARNED = "learned"
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """`router` is `core` or the name of a baseline; `lengths` what the core takes for the lengths of answers. `schedule` None: drawn from the scenario under the seed.
 
-    `check` audits the core after each event; `journal` is written by the core alone.
+    `check` audits the core after each event; `journal` is written by the core alone. `endpoints`: what the core is told
+    of the engines; None: what their flags say.
     """
 
     router: str
@@ -44,6 +46,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     check: bool = False
     journal: Path | None = None
+    endpoints: tuple[Endpoint, ...] | None = None
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +64,7 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
     began_s = time.perf_counter()
     schedule = arm.schedule or build(arm.scenario, seed)
     members = fleet.members(arm.fleet)
-    with _recorded(arm) as record:
-        floor = _floor(arm, schedule, members, seed, record)
-        floor.settled = settled
-        floor.run()
+    floor = simulate(arm, schedule, seed, settled)
     made = report(floor.samples, slo_of(arm.scenario), arm.scenario.slo, _window(schedule), (seed, schedule.digest()))
     made.endpoints = [
         _share(member, engine, sent, floor.now)
@@ -77,6 +77,15 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
         requests=len(floor.samples),
         took_s=time.perf_counter() - began_s,
     )
+
+
+def simulate(arm: Arm, schedule: Schedule, seed: int, settled: Callable[[Sample], bool] | None = None) -> Floor:
+    """The run itself: samples and engines as they were at its end."""
+    with _recorded(arm) as record:
+        floor = _floor(arm, schedule, seed, record)
+        floor.settled = settled
+        floor.run()
+    return floor
 
 
 def run_all(tasks: Sequence[tuple[Arm, int]], jobs: int, done: Callable[[Arm, Ran], None]) -> list[Ran]:
@@ -105,7 +114,8 @@ def _run(task: tuple[Arm, int]) -> Ran:
     return run(*task)
 
 
-def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, record: Recorder | None) -> Floor:
+def _floor(arm: Arm, schedule: Schedule, seed: int, record: Recorder | None) -> Floor:
+    members = fleet.members(arm.fleet)
     engines = [member.engine(seed * 1000 + number) for number, member in enumerate(members)]
     if arm.router != CORE:
         router = make(arm.router, [member.facts() for member in members], seed)
@@ -117,7 +127,7 @@ def _floor(arm: Arm, schedule: Schedule, members: list[Member], seed: int, recor
     def through_core(floor: Floor) -> Front:
         front = ThroughCore(floor, Core(lengths=lengths), members, arm.policy)
         front.record, front.check = record, arm.check
-        front.begin()
+        front.begin(arm.endpoints or [member.endpoint() for member in members])
         return front
 
     return Floor(schedule, engines, arm.timing, through_core)

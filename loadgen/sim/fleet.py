@@ -92,10 +92,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
             prefill_tokens_per_s=_rate(budget, step.prefill_s(budget)),
             decode_s=step.step_s(DECODES, DECODES * CONTEXT_TOKENS, 0, 0.0),
             long_lanes=self.long_lanes,
-            kv_tokens=self.profile.kv_tokens or 0,
+            long_prefill_cap=self.settings.long_prefill_token_threshold,
+            kv_tokens=self.kv_tokens,
             context_tokens=self.settings.max_model_len,
             step_tokens=budget,
         )
+
+    @property
+    def kv_tokens(self) -> int:
+        """The size of its KV cache as it tells it: whole blocks; 0: without a limit."""
+        size = self.settings.block_size
+        return (self.profile.kv_tokens or 0) // size * size
 
     @property
     def _budget(self) -> int:

@@ -1,6 +1,6 @@
 """The real core in front of simulated engines: events in, decisions carried out, as the gateway does it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from loadgen.report.record import Outcome
 from loadgen.sim.call import BLOCK_TOKENS, Call
@@ -24,7 +24,7 @@ from policies.events import (
     Tick,
 )
 from policies.events import Outcome as Ended
-from policies.types import InferenceRequest
+from policies.types import Endpoint, InferenceRequest
 
 TOKEN_BYTES = 4
 HEAD_TOKENS = 1024  # scheduling.md 3
@@ -33,6 +33,7 @@ FULL_CONTEXT_TOKENS = 131_072
 ENVELOPE_BYTES = 200  # of JSON around the text
 CAPACITY = (
     Reason.OVERLOADED,
+    Reason.EVICTED,
     Reason.QUEUE_TIMEOUT,
     Reason.BACKEND_SATURATED,
     Reason.NO_ENDPOINT,
@@ -60,11 +61,11 @@ class ThroughCore:
         self._numbers = {member.name: number for number, member in enumerate(members)}
         self._calls: dict[str, Call] = {}
 
-    def begin(self) -> None:
+    def begin(self, endpoints: Iterable[Endpoint]) -> None:
         """Settings and endpoints, before the first request."""
         self._hand_in(SettingsChanged(settings=self._policy.settings), 0.0)
-        for member in self._members:
-            self._hand_in(EndpointUp(endpoint=member.endpoint()), 0.0)
+        for endpoint in endpoints:
+            self._hand_in(EndpointUp(endpoint=endpoint), 0.0)
 
     def arrived(self, call: Call, now: float) -> None:
         """Told as `Arrived`."""
@@ -101,7 +102,7 @@ class ThroughCore:
                 running=look.running,
                 waiting=look.waiting,
                 kv_usage=look.kv_usage,
-                kv_tokens=member.profile.kv_tokens or 0,
+                kv_tokens=member.kv_tokens,
             )
             self._hand_in(event, now)
 

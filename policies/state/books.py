@@ -9,7 +9,7 @@ from policies.state.sessions import Sessions
 from policies.state.tickets import Ticket
 from policies.state.timers import Timers
 from policies.state.views import Totals
-from policies.types import Band, Endpoint, InferenceRequest, Pool, Settings
+from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings
 
 UNBOUNDED = 1 << 62
 
@@ -137,12 +137,27 @@ class Books:
             queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
         self._wire()
 
+    def change_affinity(self, affinity: Affinity | None) -> None:
+        """Prefixes are remembered like this now. What is known stays, unless chains have other blocks."""
+        known = self.prefixes
+        if affinity is None:
+            self.prefixes = None
+        elif known is not None and known.block_tokens == affinity.block_tokens:
+            known.bound(affinity)
+        else:
+            self.prefixes = Prefixes(affinity)
+            for load in self.loads.values():
+                if load.up:
+                    self.prefixes.up(load.name, load.endpoint.kv_tokens)
+
     def _wire(self) -> None:
         """Tell pools and endpoints of each other."""
         for queue in self.pools.values():
-            queue.up, queue.lenders = [], []
-        for queue in self._named.values():
+            queue.up, queue.lenders, queue.borrowers = [], [], []
+        for queue in _distinct(self._named.values()):
             queue.lenders = [self._named[name] for name in queue.pool.borrow if name in self._named]
+            for lender in queue.lenders:
+                lender.borrowers.append(queue)
         for load in self.loads.values():
             names = load.endpoint.pools if load.up else ()
             load.pools = _distinct(self._named[name] for name in names if name in self._named)

@@ -41,7 +41,7 @@ def retry_after_s(reason: Reason, pool: PoolQueue | None, now: float) -> float |
     """When it is worth asking again; None: not at all. A full queue's answer is the time it takes to empty."""
     if reason is Reason.DEADLINE_EXCEEDED:
         return None
-    if pool is not None and reason in (Reason.OVERLOADED, Reason.QUEUE_TIMEOUT):
+    if pool is not None and reason in (Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.EVICTED):
         return pool.drain.wait_s(pool.queued_tokens, now)
     return RETRY_SOON_S
 

@@ -1,21 +1,22 @@
-"""How far the expected first tokens were off: the last ratios of actual over expected, for one lane of one pool."""
+"""How far expectations were off: the last ratios of actual over expected seconds, for one lane of one pool."""
 
 from collections import deque
 
-SAMPLES = 512
+SAMPLES = 128
 FIRST_MARGIN, TRUSTED_FROM = 1.5, 50  # until so many samples
 MARGIN_MIN, MARGIN_MAX = 0.5, 4.0
-REFRESH_EVERY = 16
-COVERED = 0.9
+REFRESH_EVERY = 8
 
 
 class Forecast:
-    """`margin` x expectation covers nine of ten."""
+    """`margin` x expectation covers the share `wanted` of what happens."""
 
-    __slots__ = ("_ratios", "_since", "covered", "margin", "seen")
+    __slots__ = ("_ratios", "_since", "_wanted", "covered", "margin", "seen", "typical")
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: float) -> None:
+        self._wanted = wanted
         self.margin = FIRST_MARGIN
+        self.typical = 1.0
         self.seen = 0
         self.covered = 0  # of them arrived within the margin of their time
         self._ratios: deque[float] = deque(maxlen=SAMPLES)
@@ -33,4 +34,5 @@ class Forecast:
         if self._since >= REFRESH_EVERY and len(self._ratios) >= TRUSTED_FROM:
             self._since = 0
             ranked = sorted(self._ratios)
-            self.margin = min(MARGIN_MAX, max(MARGIN_MIN, ranked[int(COVERED * (len(ranked) - 1))]))
+            self.typical = ranked[len(ranked) // 2]
+            self.margin = min(MARGIN_MAX, max(MARGIN_MIN, ranked[int(self._wanted * (len(ranked) - 1))]))

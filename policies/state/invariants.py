@@ -50,6 +50,8 @@ def _queue(books: Books, pool: PoolQueue) -> None:
         [sum(ticket.long is lane for ticket in waiting) for lane in (False, True)],
         pool.queued_in_lane,
     )
+    held = (dict(Counter(each.only for each in waiting if each.only and each.long is long)) for long in (False, True))
+    _equal(f"pool {pool.name} held", tuple(held), pool.held)
     ahead = Counter[tuple[int, bool]]()
     for ticket in waiting:
         ahead[ticket.band.rank, ticket.long] += ticket.weight
@@ -72,6 +74,9 @@ def _queue(books: Books, pool: PoolQueue) -> None:
 def _lane(lane: Lane) -> int:
     if not lane.ready and not lane.late:
         raise InvariantError("a lane is empty")
+    for _, ticket in (*lane.ready.heap, *lane.late.heap):
+        if ticket.line in (lane.ready, lane.late):
+            _equal(f"lane of {ticket.request.id}", (ticket.long, ticket.tried, ticket.only), lane.key)
     return _line(lane.ready) + _line(lane.late)
 
 
@@ -115,6 +120,8 @@ def _known_where_it_serves(books: Books, load: Load) -> None:
 def _timers(books: Books) -> None:
     for ticket in books.tickets.values():
         prefilling = ticket.attempt is not None and ticket.attempt.prefill_tokens > 0
+        if ticket.only and (ticket.line is None or not books.loads[ticket.only].up):
+            raise InvariantError(f"request {ticket.request.id} is held for {ticket.only}, which cannot take it")
         if not ticket.timer and (ticket.line is not None or prefilling):
             raise InvariantError(f"request {ticket.request.id} waits for something without a timer")
     dead = books.timers.count_dead()

@@ -18,6 +18,7 @@ MARGIN_SEQS = 4
 SPEED_SAMPLE_TOKENS = 512  # shorter prompts measure the step, not the speed
 SPEED_FULL_WEIGHT_TOKENS = 4096
 SPEED_OUTLIER = 8.0  # faster than that was a prefix cache
+STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
 KV_RATIO = 0.9  # of the KV cache is given out (scheduling.md 5)
 FOREIGN_WEIGHT = 0.3  # of the newest sight in the mean of what is not ours
 PRESSED_SIGHTS = 3  # with a queue in the engine although we hold back: the bound is too large for it
@@ -55,6 +56,7 @@ class Load:
         "seen_s",
         "sequences",
         "speed",
+        "step_tokens",
         "takes_long",
         "up",
         "watchers",
@@ -93,6 +95,7 @@ class Load:
         self.max_prefill_tokens = endpoint.max_prefill_tokens
         self.lanes = endpoint.long_lanes if self.takes_long else 0
         self.kv_bound = int(endpoint.kv_tokens * KV_RATIO)
+        self.step_tokens = min(STEP_TOKENS, endpoint.step_tokens or endpoint.max_prefill_tokens)
 
     def learn(self, tokens: int, sent_s: float, now: float) -> None:
         """Take the first token of a prompt of `tokens`, sent at `sent_s`, as a measure of speed."""
@@ -110,7 +113,8 @@ class Load:
         foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences))
         self.foreign += (foreign - self.foreign) * FOREIGN_WEIGHT
         self.peak = self.sequences
-        self.gap_s = now - self.seen_s if self.seen_s else 0.0
+        gap_s = now - self.seen_s if self.seen_s else 0.0
+        self.gap_s = min(gap_s, STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S))  # a pause is no new habit
         self.seen_s = now
         total = seen.kv_tokens or self.endpoint.kv_tokens
         if seen.kv_usage is not None and total:
@@ -118,12 +122,14 @@ class Load:
             self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
         self._press(seen.waiting, now)
 
-    def forget_stale_sight(self, now: float) -> None:
-        """What it said is not believed any more once four looks at it have failed: our own counts alone count."""
-        if self.seen_s and now - self.seen_s > STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
-            self.foreign = 0.0
-            self.kv_extra = 0
-            self.seen_s = 0.0
+    def forget_stale_sight(self, now: float) -> bool:
+        """Once four looks at it have failed, what it said is not believed any more. True when that makes room."""
+        if now - self.seen_s <= STALE_GAPS * max(self.gap_s, STALE_GAP_MIN_S):
+            return False
+        held = self.foreign > 0.0 or self.kv_extra > 0
+        self.foreign = 0.0
+        self.kv_extra = 0
+        return held
 
     def let_take_long(self, takes_long: bool) -> None:
         """Whether it may take long prompts from now on; those it has stay."""

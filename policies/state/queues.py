@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 DEAD_MIN = 32
 LONG_FROM_MIN = 2048
+COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
+SERVED = 0.75  # of those sent at the last moment are to be in time
 
 LaneKey = tuple[bool, tuple[str, ...], str]
 
@@ -115,10 +117,12 @@ class PoolQueue:
 
     __slots__ = (
         "above_since",
+        "borrowers",
         "drain",
         "flows",
         "forecasts",
         "freed",
+        "held",
         "key",
         "lenders",
         "long_from",
@@ -131,6 +135,7 @@ class PoolQueue:
         "queued_in_lane",
         "queued_tokens",
         "rescan",
+        "services",
         "tokens_of",
         "up",
         "work",
@@ -143,15 +148,18 @@ class PoolQueue:
         self.name = pool.name
         self.up: list[Load] = []
         self.lenders: list[PoolQueue] = []
+        self.borrowers: list[PoolQueue] = []
         self.long_from = 0  # more uncached tokens than that make a long prompt
         self.flows: dict[tuple[str, str], Flow] = {}  # those with somebody in them
         self.queued = 0
         self.queued_bytes = 0
         self.queued_tokens = 0
         self.queued_in_lane = [0, 0]  # short and long
+        self.held: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of them, by the endpoint they wait for
         self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
-        self.forecasts = (Forecast(), Forecast())  # for short and long
+        self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
+        self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
         self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
         self.work = LaneWork()
@@ -197,6 +205,13 @@ class PoolQueue:
         """Everybody, flow by flow."""
         return [ticket for lane in self.lanes() for line in (lane.ready, lane.late) for ticket in line.waiting()]
 
+    def open_to_newcomers(self, long: bool) -> Sequence[Load]:
+        """Endpoints for which nobody in this lane waits. Who waits for a warm engine waits for no other."""
+        queued, held = self.queued_in_lane[long], self.held[long]
+        if not queued:
+            return self.up
+        return [load for load in self.up if load.name not in held] if queued == sum(held.values()) else ()
+
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
         return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
@@ -225,6 +240,11 @@ class PoolQueue:
         self.queued_bytes += size
         self.queued_tokens += sign * ticket.weight
         self.queued_in_lane[ticket.long] += sign
+        if ticket.only:
+            held = self.held[ticket.long]
+            held[ticket.only] = held.get(ticket.only, 0) + sign
+            if not held[ticket.only]:
+                del held[ticket.only]
         key = (ticket.band.rank, ticket.long)
         self.tokens_of[key] = self.tokens_of.get(key, 0) + sign * ticket.weight
 

@@ -54,7 +54,11 @@ async def timed(made: Stage, text: str, **more: Any) -> tuple[float, Response]:
 async def test_c026_a_burst_beyond_the_queue_is_refused_at_once_and_the_rest_served_in_order(tmp_path: Path) -> None:
     admission = {"max_queued": 512, "ordering": "fcfs"}
     endpoint = {"max_seqs": 2}
-    async with stage(tmp_path, admission=admission, endpoint=endpoint, timeouts={"scale": 1}) as made, made.holding():
+    patient = {"standard": {"slo": {"ttft_ms": 600_000}}}  # else those who would be late are dropped from the queue
+    async with (
+        stage(tmp_path, admission=admission, endpoint=endpoint, classes=patient, timeouts={"scale": 1}) as made,
+        made.holding(),
+    ):
         set_all(made.engines, answer=lasting(0.005))
         depths: list[float] = []
 
@@ -224,6 +228,7 @@ async def test_c034_a_frozen_load_neither_halts_an_endpoint_nor_draws_everything
         made.engine.metrics = lambda: [load_page(said, said)]
         if said:
             await until_async(_stale(made, 1), 5, "it is believed for ever")
+            await asyncio.sleep(2.2)  # the core gives a missing look two seconds, whatever the scale
         for engine in made.engines:
             engine.clear()
         assert {response.status for _, response in await run_of(made)} == {200}

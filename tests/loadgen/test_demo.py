@@ -13,10 +13,11 @@ import yaml
 from rich.console import Console
 
 from loadgen import tasks
-from loadgen.demo.fleet import ENGINES, MODEL, Listeners, choose_listeners, engine_argv, gateway_config
-from loadgen.demo.processes import DemoError, Processes, free_ports, is_free
-from loadgen.demo.progress import Tally, View, shown
+from loadgen.demo.fleet import ENGINES, MODEL, choose_listeners, engine_argv, gateway_config
 from loadgen.demo.run import DemoOptions, run_demo
+from loadgen.live.processes import LiveError, Processes, free_ports, is_free
+from loadgen.live.progress import Tally, View, shown
+from loadgen.live.serving import Listeners
 from loadgen.report.record import Outcome, Sample
 from loadgen.scenario import standard
 
@@ -55,7 +56,7 @@ async def until(condition: object, within_s: float = 5.0) -> None:
 async def test_a_child_that_ignores_sigterm_dies_with_its_own_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.demo.processes._STOP_S", 0.3)
+    monkeypatch.setattr("loadgen.live.processes._STOP_S", 0.3)
     processes = Processes(tmp_path)
     processes.start("stubborn", python(STUBBORN))
     log = tmp_path / "stubborn.log"
@@ -78,7 +79,7 @@ async def test_work_stops_at_once_when_a_child_ends_and_its_last_words_are_told(
     processes = Processes(tmp_path)
     processes.start("engines-0", python("print('out of paper'); raise SystemExit(3)"))
     work = tasks.start(asyncio.sleep(60), "work")
-    with pytest.raises(DemoError, match=r"engines-0 ended with status 3(.|\n)*out of paper"):
+    with pytest.raises(LiveError, match=r"engines-0 ended with status 3(.|\n)*out of paper"):
         await asyncio.wait_for(processes.while_alive(work), 10)
     assert work.cancelled()
     await processes.stop()
@@ -90,7 +91,7 @@ async def test_waiting_for_readiness_ends_with_the_child(tmp_path: Path) -> None
 
     processes = Processes(tmp_path)
     processes.start("gateway", python("raise SystemExit('no such file')"))
-    with pytest.raises(DemoError, match="no such file"):
+    with pytest.raises(LiveError, match="no such file"):
         await asyncio.wait_for(processes.until("the gateway", never, 30), 10)
     await processes.stop()
 
@@ -101,7 +102,7 @@ async def test_what_is_never_ready_is_given_up(tmp_path: Path) -> None:
 
     processes = Processes(tmp_path)
     processes.start("gateway", python("import time; time.sleep(60)"))
-    with pytest.raises(DemoError, match=r"the gateway did not become ready within 0\.2 s"):
+    with pytest.raises(LiveError, match=r"the gateway did not become ready within 0\.2 s"):
         await processes.until("the gateway", never, 0.2)
     await processes.stop()
 
@@ -127,7 +128,7 @@ def test_a_busy_port_is_said_and_a_way_out_is_named() -> None:
         busy.listen()
         port = busy.getsockname()[1]
         assert not is_free(port)
-        with pytest.raises(DemoError, match=rf"Port {port} is in use.*--port") as caught:
+        with pytest.raises(LiveError, match=rf"Port {port} is in use.*--port") as caught:
             choose_listeners(port)
     assert caught.value.status == 2
 
@@ -258,7 +259,7 @@ def test_the_picture_fits_eighty_columns_at_any_time(now_s: float, words: str) -
 async def test_without_a_terminal_there_are_plain_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.demo.progress._PLAIN_S", 0.01)
+    monkeypatch.setattr("loadgen.live.progress._PLAIN_S", 0.01)
     async with shown(Console(stderr=True), View("gateway", At(12.0), tally(), (5.0, 60.0))):
         await asyncio.sleep(0.05)
     lines = capsys.readouterr().err.splitlines()
@@ -267,7 +268,7 @@ async def test_without_a_terminal_there_are_plain_lines(
 
 
 async def test_on_a_terminal_the_picture_is_redrawn_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.demo.progress._LIVE_S", 0.01)
+    monkeypatch.setattr("loadgen.live.progress._LIVE_S", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     with open(os.devnull, "w") as sink:
         console = Console(file=sink, force_terminal=True, record=True, width=80)

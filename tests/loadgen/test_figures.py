@@ -110,11 +110,11 @@ def test_the_mean_of_a_time_that_one_run_does_not_have_is_the_others() -> None:
     assert mean([without, having]).offered == 1
 
 
-def flying(numbers: Sequence[int]) -> list[Sample]:
-    """So many in flight in each second from 0 on."""
+def waiting(numbers: Sequence[int]) -> list[Sample]:
+    """So many that wait for their first token in each second from 0 on."""
     made: list[Sample] = []
     for second, number in enumerate(numbers):
-        made += [sample(sched_s=float(second), end_s=second + 0.999) for _ in range(number)]
+        made += [sample(sched_s=float(second), reads=[second + 0.999]) for _ in range(number)]
     return made
 
 
@@ -130,7 +130,13 @@ def flying(numbers: Sequence[int]) -> list[Sample]:
     ],
 )
 def test_a_run_is_stationary_unless_requests_pile_up(numbers: Sequence[int], stationary: bool) -> None:
-    assert balance(flying(numbers), 0.0, float(len(numbers))).stationary is stationary
+    assert balance(waiting(numbers), 0.0, float(len(numbers))).stationary is stationary
+
+
+def test_long_answers_that_begin_at_once_are_no_overload() -> None:
+    more_and_more = [sample(sched_s=second / 2, reads=[second / 2 + 0.1, 500.0]) for second in range(120)]
+    found = balance(more_and_more, 0.0, 60.0)
+    assert (found.stationary, found.mean > 50) == (True, True)
 
 
 def test_targets_bind_cells_that_can_be_judged() -> None:

@@ -272,7 +272,7 @@ def test_the_gateways_chain_is_taken_from_the_engines(block_tokens: int) -> None
 def begun(floor: Floor, made: Arm, settings: Policy, seen: list[InferenceRequest]) -> ThroughCore:
     front = ThroughCore(floor, Core(), fleets.members(made.fleet), settings)
     front.record = lambda now, event, decided: seen.append(event.request) if isinstance(event, Arrived) else None
-    front.begin()
+    front.begin(())
     return front
 
 

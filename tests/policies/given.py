@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from policies.core import Core
-from policies.decisions import Decision, Dispatch, Evict, Fail, Reject
+from policies.decisions import Decision, Dispatch, Evict, Fail, Reject, Why
 from policies.events import (
     Arrived,
     Bounced,
@@ -14,6 +14,7 @@ from policies.events import (
     Event,
     Finished,
     FirstToken,
+    LoadObserved,
     Outcome,
     SettingsChanged,
     Tick,
@@ -67,6 +68,9 @@ def request(
     deadline_s: float = 1800.0,
     streamed: bool = True,
     body_bytes: int = 1000,
+    prefix: tuple[int, ...] = (),
+    session: str = "",
+    max_output: int = 256,
 ) -> InferenceRequest:
     """`deadline_s` counts from `at`."""
     return InferenceRequest(
@@ -79,18 +83,27 @@ def request(
         arrived_s=at,
         deadline_s=at + deadline_s,
         prompt_tokens=tokens,
-        max_output_tokens=256,
+        max_output_tokens=max_output,
         sequences=sequences,
         body_bytes=body_bytes,
+        prefix=prefix,
+        session=session,
     )
 
 
 def endpoint(
-    name: str, *, seqs: int = 8, prefill: int = 2048, pools: Sequence[str] = ("main",), speed: float = 1.0
+    name: str,
+    *,
+    seqs: int = 8,
+    prefill: int = 2048,
+    pools: Sequence[str] = ("main",),
+    speed: float = 1.0,
+    **more: int,
 ) -> Endpoint:
-    """At one token a second no estimate of a first token comes in the way of a test."""
+    """At one token a second no estimate of a first token comes in the way of a test. It caps long prefills."""
+    facts: dict[str, int] = {"long_prefill_cap": 512, **more}
     return Endpoint(
-        name=name, pools=tuple(pools), max_seqs=seqs, max_prefill_tokens=prefill, prefill_tokens_per_s=speed
+        name=name, pools=tuple(pools), max_seqs=seqs, max_prefill_tokens=prefill, prefill_tokens_per_s=speed, **facts
     )
 
 
@@ -137,6 +150,24 @@ class World:
 
     def tick(self, at: float) -> list[str]:
         return told(self.happen(Tick(), at))
+
+    def finish_of(self, name: str, at: float, *, cached: int | None = None, output: int | None = None) -> list[str]:
+        """It is complete, and the engine has counted."""
+        event = Finished(
+            request_id=name, attempt=1, outcome=Outcome.COMPLETED, cached_tokens=cached, output_tokens=output
+        )
+        return told(self.happen(event, at))
+
+    def observe(
+        self, name: str, at: float, *, running: int = 0, waiting: int = 0, kv_usage: float | None = None
+    ) -> list[str]:
+        event = LoadObserved(endpoint=name, observed_s=at, running=running, waiting=waiting, kv_usage=kv_usage)
+        return told(self.happen(event, at))
+
+    def why(self, name: str, at: float = 0.0, **facts: object) -> Why:
+        """Of the one decision about an arrival."""
+        [decision] = self.happen(Arrived(request=request(name, at=at, **facts)), at)  # type: ignore[arg-type]
+        return decision.why
 
     def load(self, name: str) -> tuple[int, int]:
         """Sequences and prefill tokens outstanding there."""

@@ -147,7 +147,7 @@ def test_an_endpoint_that_changes_its_pools_serves_the_others() -> None:
 
 
 def test_an_answer_without_a_visible_first_token_frees_its_prompt_at_the_estimate() -> None:
-    world = World(endpoint("x", speed=1000.0))
+    world = World(endpoint("x", speed=1000.0, prefill=2000))
     world.arrive("a", tokens=1000, streamed=False)
     assert world.core.next_wakeup() == 1.25
     world.arrive("b", tokens=1000, streamed=False)  # behind a
@@ -171,7 +171,7 @@ def test_a_first_token_that_should_have_been_seen_is_waited_for_four_times_as_lo
 
 def test_the_event_that_comes_late_finds_the_timers_done_first() -> None:
     world = World(endpoint("x", speed=1000.0))
-    world.arrive("a", tokens=2000, streamed=False)
+    world.arrive("a", tokens=2048, streamed=False)
     world.arrive("b", tokens=2000, streamed=False)
     assert world.cancel("nobody", 3.0) == ["b>x"]
 

@@ -21,9 +21,11 @@ def test_an_endpoint_takes_as_many_sequences_as_its_bound_less_the_margin(seqs: 
 
 @pytest.mark.parametrize(
     ("first", "second", "fits"),
-    [(1000, 1048, True), (1000, 1049, False), (5000, 1, False), (0, 5000, True), (2048, 0, True), (2049, 0, False)],
+    [(1000, 1048, True), (2047, 5000, True), (2048, 1, False), (5000, 1, False), (0, 5000, True), (2048, 0, False)],
 )
-def test_prompts_share_an_endpoint_up_to_its_prefill_bound(first: int, second: int, fits: bool) -> None:
+def test_prompts_share_an_endpoint_while_less_than_its_prefill_bound_is_outstanding(
+    first: int, second: int, fits: bool
+) -> None:
     world = World(endpoint("x", prefill=2048))
     assert world.arrive("a", tokens=first) == ["a>x"]
     assert world.arrive("b", tokens=second) == (["b>x"] if fits else [])
@@ -31,7 +33,7 @@ def test_prompts_share_an_endpoint_up_to_its_prefill_bound(first: int, second: i
 
 def test_a_first_token_makes_room_for_the_next_prompt() -> None:
     world = World(endpoint("x"))
-    world.arrive("a", tokens=2000)
+    world.arrive("a", tokens=2048)
     assert world.arrive("b", tokens=2000) == []
     assert world.first_token("a", 1.0) == ["b>x"]
     assert world.load("x") == (2, 2000)
@@ -69,10 +71,10 @@ def test_requests_of_a_band_leave_the_queue_in_the_order_they_came_whatever_thei
 
 def test_a_large_head_is_not_overtaken_by_small_ones_behind_it() -> None:
     world = World(endpoint("x"))
-    world.arrive("a", tokens=1000)
-    assert world.arrive("large", tokens=2000) == []
-    assert world.arrive("small", tokens=10) == []
-    assert world.first_token("a", 1.0) == ["large>x", "small>x"]
+    world.arrive("a", sequences=7)
+    assert world.arrive("large", sequences=2) == []
+    assert world.arrive("small") == []
+    assert world.finish("a", 1.0) == ["large>x", "small>x"]
 
 
 def test_the_endpoint_with_the_least_prefill_work_is_chosen_by_time_and_not_by_tokens() -> None:
@@ -146,13 +148,13 @@ def test_an_endpoint_of_two_models_serves_the_earlier_request_first() -> None:
 
 def test_a_decision_says_the_numbers_it_was_taken_on() -> None:
     world = World(endpoint("x", seqs=2))
-    world.arrive("a", tokens=700)
+    world.arrive("a", tokens=2048)
     world.arrive("b", 1.0, tokens=1900)
     world.arrive("c", 1.5, tokens=1900)
     [decision] = world.happen(Arrived(request=request("d", at=2.0)), 2.0) or [None]  # type: ignore[list-item]
     assert decision is None
     assert world.first_token("a", 3.0) == ["b>x"]
-    assert world.finish("a", 3.5) == []
+    assert world.finish("a", 3.5) == ["c>x"]
     world.first_token("b", 4.0)
     [view] = world.core.flows()
     assert (view.pool, view.tenant, view.band, view.queued, view.queued_bytes) == (

@@ -60,9 +60,9 @@ def test_nothing_is_dispatched_past_its_deadline() -> None:
 
 def test_whoever_comes_next_is_served_when_the_head_expires_in_the_same_event() -> None:
     world = World(endpoint("x"))
-    world.arrive("a", tokens=1000)
-    world.arrive("large", 1.0, tokens=2000, deadline_s=5.0)
-    world.arrive("small", 1.0, tokens=10)
+    world.arrive("a", tokens=1000, sequences=7)
+    world.arrive("large", 1.0, sequences=2, deadline_s=5.0)
+    world.arrive("small", 1.0)
     assert world.tick(4.9) == []
     assert world.cancel("nobody", 6.0)[:2] == ["large!deadline_exceeded", "small>x"]
 

@@ -126,10 +126,10 @@ def test_a_retry_without_room_does_not_hide_those_behind_it() -> None:
 
 def test_nobody_overtakes_a_waiting_retry_on_the_endpoint_it_waits_for() -> None:
     world = World(endpoint("x", seqs=4), endpoint("y", seqs=4))
-    [text] = world.arrive("a", tokens=2000)
+    [text] = world.arrive("a", tokens=2048)
     other = "y" if text == "a>x" else "x"
-    assert world.arrive("b", tokens=2000) == [f"b>{other}"]
-    assert world.bounce("a", 1.0) == []  # 2000 more do not fit beside b's
+    assert world.arrive("b", tokens=2048) == [f"b>{other}"]
+    assert world.bounce("a", 1.0) == []  # b is a step
     assert world.arrive("small", 2.0, tokens=10) == [f"small>{text[2:]}"]
     assert world.first_token("b", 3.0) == [f"a>{other}#2"]
 

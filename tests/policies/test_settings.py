@@ -10,7 +10,7 @@ from policies.settings import SettingsError, settings_from
 from policies.types import Band, Pool
 
 PLAIN: dict[str, Any] = {
-    "pools": {"p": {"name": "p", "model": "m"}},
+    "pools": {"p": {"name": "p", "model": "m"}, "n": {"name": "n", "model": "other"}},
     "bands": {
         "critical": {"name": "critical", "rank": 0, "queue_timeout_s": 30, "max_queued": 512},
         "batch": {"name": "batch", "rank": 3, "queue_timeout_s": 300.5, "max_queued": 5000},
@@ -35,7 +35,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 def test_plain_values_become_settings() -> None:
     settings = settings_from(PLAIN)
-    assert settings.pools == {"p": Pool(name="p", model="m")}
+    assert settings.pools["p"] == Pool(name="p", model="m")
     assert settings.bands["batch"] == Band(name="batch", rank=3, queue_timeout_s=300.5, max_queued=5000)
     assert (settings.seed, settings.timer_scale, settings.admitting, settings.queueing) == (2**62, 1.0, True, True)
 
@@ -62,6 +62,15 @@ def test_settings_written_to_a_journal_come_back_the_same() -> None:
         ("bands.batch.rank", 0, "bands: two with the same rank"),
         ("bands.batch.name", "late", "bands.batch.name: is 'late'"),
         ("pools.p.name", "q", "pools.p.name: is 'q'"),
+        ("ordering", "shortest", "ordering: 'shortest' is none of by_length, edf, fcfs"),
+        ("shed", "on", "shed: 'on' is none of auto, llmd, off"),
+        ("length", "oracle", "length: 'oracle' is none of learned, declared"),
+        ("pools.p.lanes", "two", "pools.p.lanes: 'two' is none of auto, off, fixed"),
+        ("bands.batch.on_late", "drop", "bands.batch.on_late: 'drop' is none of queue, downgrade, reject"),
+        ("bands.batch.age_after_s", 0, "bands.batch.age_after_s: must be positive"),
+        ("pools.p.borrow", ["nowhere"], "pools.p.borrow: 'nowhere' is no other pool"),
+        ("pools.p.borrow", ["p"], "pools.p.borrow: 'p' is no other pool"),
+        ("pools.p.borrow", ["n"], "pools.p.borrow: 'n' serves another model"),
         ("pools", [], "pools: Input should be an object"),
         ("seed", b"x", "not plain values"),
     ],

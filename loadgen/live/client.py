@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from loadgen import tasks
-from loadgen.demo.answer import Answer, reason_of, refused
+from loadgen.live.answer import Answer, reason_of, refused
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Prose, messages
@@ -152,4 +152,5 @@ def _sample(planned: Planned) -> Sample:
         planned_output=planned.output_tokens,
         leaves=planned.cancel_after_s is not None,
         sched_s=planned.t,
+        cls=planned.cls,
     )

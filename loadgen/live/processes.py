@@ -1,6 +1,6 @@
 """Child processes, each in its own process group, each with its own log: started, watched, and surely stopped.
 
-Its own group means that Ctrl-C in the terminal reaches the demo alone, which then stops its children in order.
+Its own group means that Ctrl-C in the terminal reaches the command alone, which then stops its children in order.
 A child that ends before it is told to is an error at once, not a timeout later.
 """
 
@@ -23,8 +23,8 @@ _STOP_S = 5.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES, _TAIL_LINES = 4000, 12
 
 
-class DemoError(Exception):
-    """The demo cannot go on; the message says why and what to do. `status` is the exit status."""
+class LiveError(Exception):
+    """A live run cannot go on; the message says why and what to do. `status` is the exit status."""
 
     def __init__(self, message: str, status: int = 4) -> None:
         """4: a part could not be started or reached; 2: the options cannot be used (loadgen.md 1.1)."""
@@ -44,7 +44,7 @@ class _Child:
 
 
 class Processes:
-    """The children of one arm."""
+    """The children of one run."""
 
     def __init__(self, logs: Path) -> None:
         """`logs`: the folder for one log file per child."""
@@ -59,17 +59,17 @@ class Processes:
         self._children.append(_Child(name, process, log))
 
     async def until(self, what: str, ready: Callable[[], Awaitable[bool]], within_s: float) -> None:
-        """Poll `ready`; DemoError when a child ends meanwhile, or the time is up."""
+        """Poll `ready`; LiveError when a child ends meanwhile, or the time is up."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while not await ready():
             self._check()
             if loop.time() > deadline:
-                raise DemoError(f"{what} did not become ready within {within_s:g} s. {self._last_words()}")
+                raise LiveError(f"{what} did not become ready within {within_s:g} s. {self._last_words()}")
             await asyncio.sleep(_POLL_S)
 
     async def while_alive(self, work: asyncio.Task[T]) -> T:
-        """The result of `work`; DemoError when a child ends first. Cancels `work` when left early."""
+        """The result of `work`; LiveError when a child ends first. Cancels `work` when left early."""
         watch = tasks.start(self._any_ended(), "watch over the children")
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +104,7 @@ class Processes:
     def _check(self) -> None:
         for child in self._children:
             if not child.runs:
-                raise DemoError(f"{child.name} ended with status {child.process.returncode}. {_words_of(child)}")
+                raise LiveError(f"{child.name} ended with status {child.process.returncode}. {_words_of(child)}")
 
     def _last_words(self) -> str:
         return " ".join(words for child in self._children if (words := _words_of(child)))

@@ -1,4 +1,4 @@
-"""The demo's client: outcomes on real sockets, a cut anywhere is no success, and requests go out on time."""
+"""The client of live runs: outcomes on real sockets, a cut anywhere is no success, and requests go out on time."""
 
 import asyncio
 import json
@@ -9,8 +9,8 @@ import aiohttp.web
 import msgspec
 import pytest
 
-from loadgen.demo.answer import Answer
-from loadgen.demo.client import Client
+from loadgen.live.answer import Answer
+from loadgen.live.client import Client
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Block, Prose

@@ -1,0 +1,383 @@
+"""Prefixes, sessions and load, weighed in the core: who gets a prompt, who is passed over, who is waited for."""
+
+import pytest
+
+from policies.placing import WARM_LIMIT_S, WARM_SLACK_RATIO
+from policies.scoring import FEW_SEQS, SLACK_SEQS, bounded, cost
+from policies.state.ledger import Load
+from policies.state.queues import PoolQueue
+from policies.state.tickets import Ticket
+from policies.types import Affinity, Band, Pool
+from tests.policies.given import BANDS, World, endpoint, request, settings
+
+AFFINITY = Affinity()
+STANDARD = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=8.0)
+
+
+def chain(family: int, blocks: int = 64) -> tuple[int, ...]:
+    """64 blocks are 16 KiB or 4,096 tokens; each further one 256 tokens."""
+    return tuple(range(family * 1000 + 1, family * 1000 + 1 + blocks))
+
+
+def world(
+    names: str = "xy",
+    *,
+    band: Band = STANDARD,
+    affinity: Affinity | None = AFFINITY,
+    **more: int,
+) -> World:
+    facts: dict[str, int] = {"prefill": 2048, **more}
+    return World(
+        *(endpoint(name, speed=1000.0, **facts) for name in names),
+        settings=settings(
+            bands=(band,),
+            ordering="by_length",
+            affinity=affinity,
+            pools=(Pool(name="main", model="llama", lanes="off"),),
+        ),
+    )
+
+
+def warm(made: World, family: int, at: float = 0.0, *, tokens: int = 4200, name: str = "") -> str:
+    """Let one prompt through; where it went."""
+    name = name or f"warm{family}"
+    [answer] = made.arrive(name, at, tokens=tokens, prefix=chain(family))
+    made.first_token(name, at)
+    made.finish(name, at)
+    return answer[answer.index(">") + 1 :]
+
+
+# ---- the score
+
+
+def test_the_score_is_time_to_compute_times_how_full_the_batch_would_be() -> None:
+    load = Load(endpoint("x", seqs=10, speed=500.0))
+    load.prefill_tokens, load.sequences, load.foreign = 300, 3, 1.0
+    ticket = Ticket(request("r", tokens=199), PoolQueue(Pool(name="main", model="llama"), 10.0), 1, STANDARD)
+    assert cost(load, ticket) == pytest.approx((300 + 199 + 1) / 500.0 * (3 + 1 + FEW_SEQS) / (10 + FEW_SEQS))
+
+
+def test_a_prompt_goes_where_its_beginning_was_sent() -> None:
+    made = world("xyz")
+    place = warm(made, 1)
+    for number in range(20):
+        why = made.why(f"r{number}", 1.0 + number, tokens=4200, prefix=chain(1))
+        assert (why.cached_tokens, why.prefill_tokens) == (4096, 0)
+        assert made.load(place)[0] == 1
+        made.finish(f"r{number}", 1.5 + number)
+
+
+def test_without_affinity_prefixes_mean_nothing() -> None:
+    made = world("xyz", affinity=None)
+    places = {warm(made, 1, float(at), name=f"r{at}") for at in range(40)}
+    assert places == set("xyz")
+
+
+def test_a_warm_endpoint_that_is_too_busy_is_left_for_a_cold_one_which_is_warm_then() -> None:
+    made = world("xy", seqs=100, prefill=100_000)
+    place = warm(made, 1)
+    used = [made.arrive(f"r{number}", 1.0, tokens=4200, prefix=chain(1))[0][-1] for number in range(40)]
+    assert used[0] == place
+    assert set(used) == set("xy")
+    assert max(used.count("x"), used.count("y")) <= 26 + SLACK_SEQS
+
+
+def test_a_burst_finds_its_leader_before_that_has_answered() -> None:
+    made = world("xy", seqs=100, prefill=100_000)
+    [other] = made.arrive("other", tokens=20_000)
+    [leader] = made.arrive("r0", tokens=4200, prefix=chain(1))
+    assert leader[-1] != other[-1]
+    assert made.why("r1", tokens=4200, prefix=chain(1)).cached_tokens == 4096
+    assert made.load(leader[-1]) == (2, 4304)
+
+
+def test_on_an_idle_fleet_the_second_of_a_burst_is_cold_rather_than_behind_its_leader() -> None:
+    made = world("xy", seqs=100, prefill=100_000)
+    [leader] = made.arrive("r0", tokens=4200, prefix=chain(1))
+    [second] = made.arrive("r1", tokens=4200, prefix=chain(1))
+    assert leader[-1] != second[-1]
+
+
+def test_what_came_back_from_an_endpoint_is_not_believed_to_be_there() -> None:
+    made = world("xy")
+    made.arrive("a", tokens=4200, prefix=chain(1))
+    [again] = made.bounce("a", 0.1)
+    made.finish("a", 0.2, attempt=2)
+    assert made.why("b", 1.0, tokens=4200, prefix=chain(1)).cached_tokens == 4096
+    assert made.load(again[2])[0] == 1
+
+
+def test_an_engine_that_reports_no_hits_is_believed_less_and_less() -> None:
+    made = world("x")
+    seen = []
+    for number in range(60):
+        seen.append(made.why(f"r{number}", float(number), tokens=4200, prefix=chain(1)).cached_tokens)
+        made.first_token(f"r{number}", number + 0.1)
+        made.finish_of(f"r{number}", number + 0.2, cached=0, output=10)
+    assert seen[1] == 4096
+    assert seen[59] < 400
+    assert seen[1:] == sorted(seen[1:], reverse=True)
+
+
+# ---- bounded load
+
+
+def loads_of(*sequences: int) -> list[Load]:
+    made = [Load(endpoint(f"e{at}", seqs=100)) for at in range(len(sequences))]
+    for load, count in zip(made, sequences, strict=True):
+        load.sequences = count
+    return made
+
+
+class Known(Ticket):
+    """A ticket of which endpoints have so many tokens cached."""
+
+    __slots__ = ("cached",)
+
+    def __init__(self, cached: dict[str, int], tokens: int = 10_000) -> None:
+        super().__init__(request("r", tokens=tokens), PoolQueue(Pool(name="main", model="llama"), 10.0), 1, BANDS[1])
+        self.cached = cached
+        self.hint = "somewhere"
+
+    def uncached(self, endpoint: str) -> int:
+        return self.tokens - self.cached.get(endpoint, 0)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "cached", "left"),
+    [
+        ((9, 10, 10, 10), {}, "0123"),  # 1.25 x 40 / 4 = 12.5: 13 may be reached
+        ((12, 9, 9, 9), {"e0": 9000}, "0123"),
+        ((13, 9, 9, 8), {"e0": 8000}, "123"),
+        ((13, 9, 9, 8), {"e0": 8192}, "1230"),  # a great gain justifies twice the mean
+        ((19, 7, 7, 6), {"e0": 8192}, "1230"),
+        ((20, 7, 6, 6), {"e0": 8192}, "123"),
+        ((19, 7, 7, 6), {"e0": 9000, "e1": 900}, "123"),  # against the best of the others
+        ((0, 0, 0, 0), {"e0": 9000}, "0123"),
+        ((1, 0, 0, 0), {"e0": 9000}, "123"),
+        ((1, 1, 0, 0), {"e0": 9000}, "23" + "0"),
+        ((2, 0, 0, 0), {"e0": 9000}, "123"),
+    ],
+)
+def test_an_endpoint_with_more_than_its_share_is_passed_over(
+    sequences: tuple[int, ...], cached: dict[str, int], left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policies.scoring.SLACK_SEQS", 0)
+    loads = loads_of(*sequences)
+    assert "".join(load.name[1] for load in bounded(loads, loads, Known(cached), 1.25)) == left
+
+
+def test_nobody_is_passed_over_when_all_are_or_when_no_prefix_pulls() -> None:
+    loads = loads_of(50, 60, 0, 0)
+    assert bounded(loads[:2], loads, Known({}), 1.25) == loads[:2]
+    ticket = Known({})
+    ticket.hint = ""
+    assert bounded(loads, loads, ticket, 1.25) == loads
+
+
+def test_affinity_never_overrides_a_bound() -> None:
+    made = world("xy", seqs=2)
+    place = warm(made, 1)
+    other = "y" if place == "x" else "x"
+    for number in range(2):
+        assert made.arrive(f"r{number}", 1.0, tokens=4097, prefix=chain(1)) == [f"r{number}>{place}"]
+        made.first_token(f"r{number}", 1.0)
+    assert made.arrive("r2", 1.0, tokens=4097, prefix=chain(1)) == [f"r2>{other}"]
+
+
+# ---- waiting for a warm engine
+
+
+def busy_for(made: World, tokens: int) -> str:
+    """Warm one endpoint for family 1 with 8,192 tokens, and give it so much else to compute."""
+    [answer] = made.arrive("warm", tokens=8200, prefix=chain(1, 80))
+    made.first_token("warm", 0.0)
+    made.finish("warm", 0.0)
+    place = answer[-1]
+    assert made.arrive("busy", 1.0, tokens=8192 + tokens, prefix=chain(1, 80)) == [f"busy>{place}"]
+    return place
+
+
+def test_a_request_waits_for_a_warm_engine_that_is_busy_for_less_than_it_saves() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
+    assert made.first_token("busy", 1.7) == [f"a>{place}"]
+
+
+@pytest.mark.parametrize(
+    ("slo", "held_s"),
+    [
+        (WARM_LIMIT_S, WARM_LIMIT_S * WARM_SLACK_RATIO),
+        (WARM_LIMIT_S - 1.0, (WARM_LIMIT_S - 1.0) * WARM_SLACK_RATIO),
+        (40.0, WARM_LIMIT_S * WARM_SLACK_RATIO),
+        (0.0, WARM_LIMIT_S * WARM_SLACK_RATIO),
+        (2.0 / WARM_SLACK_RATIO, None),
+    ],
+    ids=["limit", "less", "more", "no promise", "too little"],
+)
+def test_it_waits_for_a_part_of_its_time_at_most(slo: float, held_s: float | None) -> None:
+    band = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=slo, ttft_per_token_s=0.0)
+    made = world(band=band)
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    told = made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    if held_s is None:  # it would take 2.1 s
+        assert told == [f"a>{other}"]
+        return
+    assert told == []
+    assert made.tick(1.0 + held_s - 0.01) == []
+    assert made.core.next_wakeup() == 1.0 + held_s
+    assert made.tick(1.0 + held_s) == [f"a>{other}"]
+
+
+def test_a_small_gain_is_not_waited_for() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=2048, prefix=chain(1, 28)) == [f"a>{other}"]  # 1.79 s of prefill, for 2.1
+
+
+def test_it_waits_once() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    for number in range(8):  # until the other is full too
+        made.arrive(f"o{number}", 1.1, tokens=256)
+    assert made.tick(1.0 + WARM_LIMIT_S) in ([], [f"a>{other}"])
+    ticket = made.core._books.tickets["a"]
+    assert ticket.only == ""
+    made.first_token("busy", 1.1 + WARM_LIMIT_S)
+    assert ticket.attempt is not None
+
+
+def test_one_that_waits_keeps_that_endpoint_only() -> None:
+    made = world(
+        band=Band(name="standard", rank=2, queue_timeout_s=60.0, max_queued=9, ttft_per_token_s=0.0, slo_ttft_s=8.0)
+    )
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    assert made.arrive("b", 1.1, tokens=2048) == [f"b>{other}"]
+    assert made.arrive("c", 1.2, tokens=100) == []
+    assert made.first_token("busy", 1.3) == [f"a>{place}", f"c>{place}"]
+
+
+def test_an_endpoint_without_a_place_for_it_is_not_waited_for() -> None:
+    """When a prefill ends can be said; when a sequence ends, nobody knows."""
+    made = world(seqs=1)
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == [f"a>{other}"]
+
+
+def test_a_full_queue_makes_nobody_wait_for_a_warm_engine() -> None:
+    made = world(band=Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=1, slo_ttft_s=8.0))
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
+    assert made.arrive("b", 1.0, tokens=8400, prefix=chain(1, 80)) == [f"b>{other}"]
+
+
+def test_those_who_wait_for_a_warm_engine_stand_in_the_order_of_everybody() -> None:
+    made = world("xy", seqs=20)
+    place = busy_for(made, 2100)
+    made.arrive("later", 1.0, tokens=9000, prefix=chain(1, 80))
+    made.arrive("sooner", 1.0, tokens=8400, prefix=chain(1, 80))
+    tickets = made.core._books.tickets
+    assert len(tickets["later"].key) == len(tickets["sooner"].key) == 4
+    first = min(("later", "sooner"), key=lambda name: tickets[name].key)
+    assert made.first_token("busy", 1.5)[0] == f"{first}>{place}"
+
+
+def test_when_the_engine_that_is_waited_for_goes_the_wait_is_over() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    assert made.down(place, 1.1) == [f"a>{other}"]
+
+
+def test_one_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
+    made = world()
+    busy_for(made, 2100)
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    assert made.cancel("a", 1.2) == []
+    assert made.core.totals().queued == 0
+
+
+# ---- sessions
+
+
+def test_a_session_goes_back_to_where_it_was_when_the_index_has_forgotten() -> None:
+    made = world("wxyz", affinity=Affinity(ttl_s=10.0))
+    [first] = made.arrive("a", tokens=3000, prefix=chain(1, 40), session="s")
+    made.finish("a", 1.0)
+    why = made.why("b", 100.0, tokens=3500, prefix=chain(1, 50), session="s")
+    assert why.cached_tokens == 3000
+    assert made.load(first[-1])[0] == 1
+
+
+def test_a_session_is_no_pin() -> None:
+    made = world("xy", seqs=1)
+    [first] = made.arrive("a", tokens=3000, session="s")
+    [second] = made.arrive("b", 1.0, tokens=3500, session="s")
+    assert first[-1] != second[-1]
+
+
+def test_sessions_of_two_tenants_are_two() -> None:
+    made = world("wxyz")
+    made.arrive("a", tokens=3000, session="s", tenant="t1")
+    made.finish("a", 1.0)
+    assert made.why("b", 2.0, tokens=3500, session="s", tenant="t2").cached_tokens == 0
+
+
+# ---- endpoints that go, settings that change
+
+
+def test_an_endpoint_that_goes_has_forgotten_everything_when_it_is_back() -> None:
+    made = world("x")
+    warm(made, 1)
+    made.down("x", 1.0)
+    made.up(endpoint("x", speed=1000.0), 2.0)
+    assert made.why("a", 3.0, tokens=4200, prefix=chain(1), session="s").cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "known"),
+    [(Affinity(ttl_s=900.0), 4096), (Affinity(max_load_ratio=2.0), 4096), (Affinity(block_tokens=32), 0), (None, 0)],
+)
+def test_a_reload_keeps_what_is_known_while_blocks_stay_the_same(changed: Affinity | None, known: int) -> None:
+    made = world("xy")
+    warm(made, 1)
+    made.change(settings(bands=(STANDARD,), affinity=changed), 1.0)
+    assert made.why("a", 2.0, tokens=4200, prefix=chain(1)).cached_tokens == known
+
+
+def test_affinity_may_be_switched_off_while_requests_that_have_a_match_wait() -> None:
+    made = world("xy", seqs=1)
+    warm(made, 1)
+    for number in range(4):
+        made.arrive(f"r{number}", 1.0, tokens=4200, prefix=chain(1))
+    flying = [name for name, ticket in made.core._books.tickets.items() if ticket.attempt is not None]
+    made.change(settings(bands=(STANDARD,), affinity=None), 1.5)
+    assert len([answer for name in flying for answer in made.finish(name, 2.0)]) == 2
+
+
+def test_a_borrowed_endpoint_serves_a_warm_prompt_when_its_own_are_gone() -> None:
+    pools = (
+        Pool(name="main", model="llama", max_total_tokens=8000, borrow=("long",), lanes="off"),
+        Pool(name="long", model="llama", lanes="off"),
+    )
+    made = World(
+        endpoint("x", speed=1000.0, seqs=1),
+        *(endpoint(name, speed=1000.0, pools=("long",)) for name in "yz"),
+        settings=settings(pools=pools, bands=(STANDARD,), affinity=Affinity()),
+    )
+    for number in range(2):
+        made.arrive(f"l{number}", tokens=9000)  # so much that they are not lent
+    made.arrive("a", tokens=300, prefix=chain(1, 4))
+    assert made.arrive("q", 0.1, tokens=3000, prefix=chain(1, 40)) == []
+    made.down("x", 0.2)
+    assert made.first_token("l0", 0.3) in (["q>y"], ["q>z"])
