@@ -24,7 +24,7 @@ two sections. Results are kept in `runs/experiments` and found again as long as 
 - *The best baseline* is the one of B0..B7 (`random` to `smg_least_load_http`) with the highest rate under the same seeds.
   B8 `least_prefill` and B9 `lmetric` know exactly what no scrape shows; no router in the field is as strong.
 - The highest rate is bisected to 4 % in windows of 120 s or 500 requests: the SLO met in total and by every
-  group of 100 requests.
+  group of 100 requests, and no queue that grows.
 """
 
 

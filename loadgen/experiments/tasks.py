@@ -23,7 +23,7 @@ from loadgen.scenario import Scenario
 from loadgen.sim import inputs
 from loadgen.sim.arm import CORE, Arm, Ran, run
 from loadgen.sim.loop import Timing
-from loadgen.sim.search import NOT_STATIONARY, Probe, probe, shortened
+from loadgen.sim.search import Probe, probe, shortened
 from loadgen.workload.trace import Trace
 
 CLOSE = 1.04  # a search ends when the rates that pass and fail are so near
@@ -95,17 +95,12 @@ def work(task: Task) -> Plain:
 
 
 def highest(at_scale: Callable[[float], Probe], start: float) -> Plain:
-    """The highest scale that passes (0: none), in steps from `start` on, then bisected.
-
-    A number in flight that grows does not fail a probe by itself: limits here are a second at most, so a growing backlog
-    shows in the attainment; and in a window of two minutes a load of conversations grows by chance, for some rates and
-    not for others.
-    """
+    """The highest scale that passes (0: none), in steps from `start` on, then bisected."""
     probes: list[Probe] = []
 
     def passes(scale: float) -> bool:
         probes.append(at_scale(scale))
-        return probes[-1].why in ("", NOT_STATIONARY)
+        return probes[-1].passed
 
     low, high = _bracket(passes, start)
     while low and high < math.inf and high / low > CLOSE:

@@ -149,7 +149,6 @@ class _Misses:
         return self.cut
 
 
-NOT_STATIONARY = "not stationary"
 _INVALID = "no cell with enough requests"
 
 
@@ -185,4 +184,4 @@ def _why(ran: Ran, cut: bool) -> str:
         return f"attainment of {missed[0]}"
     if not report.met:
         return "attainment"
-    return "" if report.balance.stationary else NOT_STATIONARY
+    return "" if report.balance.stationary else "not stationary"

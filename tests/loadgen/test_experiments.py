@@ -176,15 +176,9 @@ def test_a_search_ends_within_four_percent_below_the_limit(limit: float) -> None
     assert found["limited_by"] == "attainment"
 
 
-def test_a_load_that_drifts_does_not_end_a_search_and_nothing_may_pass() -> None:
-    def drifting(scale: float) -> Probe:
-        why = "not stationary" if scale < 2 else "attainment"
-        return Probe(scale=scale, rate=scale, seed=7, why=why, attainment=1.0, tokens_per_s=1.0, requests=1, cut=False)
-
-    assert highest(drifting, 1.0)["scale"] > 1.9
-
+def test_there_may_be_no_rate() -> None:
     def never(scale: float) -> Probe:
-        return msgspec.structs.replace(drifting(scale), why="attainment")
+        return Probe(scale=scale, rate=scale, seed=7, why="x", attainment=0.0, tokens_per_s=1.0, requests=1, cut=True)
 
     assert highest(never, 1.0)["rate"] == 0.0
 
