@@ -99,7 +99,7 @@ def test_an_unknown_profile_names_the_shipped_ones() -> None:
 
 
 def test_every_shipped_profile_loads() -> None:
-    assert len(names()) == 9
+    assert len(names()) == 10
     assert load("noop").kv_tokens is None
     for name in names():
         assert load(name).max_model_len > 0
