@@ -28,7 +28,7 @@ FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
 REMATCH_S = 0.25  # what is cached where changes while a request waits
 WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
 WARM_SLACK_RATIO = 0.5  # of the time until its first token is due a request may wait for it
-WARM_LIMIT_S = 8.0  # of that time count at most, also where nothing is promised
+WARM_LIMIT_S = 16.0  # of that time count at most, also where nothing is promised
 
 Place = tuple[Ticket, Sequence[Load]]
 
