@@ -42,12 +42,22 @@ E1 = Experiment(
 )
 
 _CAP = "fleet.engines.e.flags.long_prefill_token_threshold=512"
-AGENTS = Load(scenario="agents", changes=(_CAP, *promised(1500)), seeds=1, start=0.6)
-REASONING = Load(scenario="reasoning", changes=(_CAP, *promised(1000)), seeds=1, patience_s=900.0, start=0.8)
+AGENTS = Load(scenario="agents", changes=(_CAP, *promised(1500)), seeds=1, seconds=300.0, search_s=300.0, start=0.6)
+REASONING = Load(
+    scenario="reasoning", changes=(_CAP, *promised(1000)), seeds=1, patience_s=900.0, search_s=180.0, start=0.8
+)
 _TRACES = (
-    Load(scenario="tenants", fleet=CAPPED, changes=STD, seeds=1, start=1.1),
-    Load(scenario="chat-trace", fleet=CAPPED, seeds=1, start=1.2),
-    Load(scenario="code", fleet=CAPPED, changes=("slo.target=0.8", *promised(1500)), seeds=1, start=0.8),
+    Load(scenario="tenants", fleet=CAPPED, changes=STD, seeds=1, search_s=180.0, start=0.8),
+    Load(scenario="chat-trace", fleet=CAPPED, seeds=1, search_s=180.0, start=1.0),
+    Load(
+        scenario="code",
+        fleet=CAPPED,
+        changes=("slo.target=0.8", *promised(1500)),
+        seeds=1,
+        seconds=540.0,
+        search_s=540.0,
+        start=0.8,
+    ),
     AGENTS,
     REASONING,
 )

@@ -84,7 +84,10 @@ def shorter(experiment: Experiment, seconds: float | None) -> Experiment:
     """With windows of so many seconds, for a quick look."""
     if seconds is None:
         return experiment
-    loads = tuple(msgspec.structs.replace(load, seconds=seconds) for load in experiment.loads)
+    loads = tuple(
+        msgspec.structs.replace(load, seconds=seconds, search_s=min(load.search_s, seconds))
+        for load in experiment.loads
+    )
     return msgspec.structs.replace(experiment, loads=loads)
 
 
@@ -144,7 +147,7 @@ def _work_off(lab: Lab, jobs: int, console: Console) -> None:
             done += 1
             progress.update(bar, advance=1, description=_described(task))
             if not console.is_terminal:
-                console.print(f"{done}/{total} {_described(task)}{_came_to(result)}", highlight=False)
+                console.print(f"{done}/{total} {_described(task)}{_came_to(result)}", highlight=False, soft_wrap=True)
 
         lab.work_off(jobs, told)
 

@@ -53,7 +53,7 @@ class Lab:
         """The highest rate under each seed. Raises NotYet."""
         arm = tasks.at(setup, load, None, self.traces)
         wanted = self.seeds(load) if seeds is None else seeds
-        return self._all([Task(arm=arm, seed=seed, search=load.start) for seed in wanted])
+        return self._all([Task(arm=arm, seed=seed, search=load.start, search_s=load.search_s) for seed in wanted])
 
     def contenders(self, experiment: Experiment, load: Load) -> list[Setup]:
         """Those of the field that are near the best under the first seed. Raises NotYet."""

@@ -28,6 +28,9 @@ two sections. Results are kept in `runs/experiments` and found again as long as 
 """
 
 
+SHOWN = 3  # misses in the list of verdicts
+
+
 def page(sections: Sequence[Section]) -> str:
     """The whole page."""
     lines = [HEAD, "## Verdicts", "", "| | claim | verdict |", "|---|---|---|"]
@@ -147,7 +150,7 @@ def _group(row: Row, name: str) -> str:
 
 
 def _summary(one: Section) -> str:
-    """How many claims of each kind stand how."""
+    """How many claims of each kind stand how, and the first ones that are missed, by how much."""
     if not one.verdicts:
         return "not run"
     told = []
@@ -159,7 +162,8 @@ def _summary(one: Section) -> str:
         counted = zip((MET, ON_AVERAGE, MISSED), words, strict=True)
         told += [f"{outcomes.count(kind)} {word}" for kind, word in counted if kind in outcomes]
         told += [f"{outcomes.count(UNKNOWN)} not judged"] if UNKNOWN in outcomes else []
-    return ", ".join(told)
+    worst = [f"<br>{each.where}: {each.says}: {verdict(each)}" for each in one.verdicts if each.outcome == MISSED]
+    return ", ".join(told) + "".join(worst[:SHOWN]) + (f"<br>and {len(worst) - SHOWN} more" if worst[SHOWN:] else "")
 
 
 def _told(one: Verdict, value: float) -> str:

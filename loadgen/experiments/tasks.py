@@ -29,18 +29,18 @@ from loadgen.workload.trace import Trace
 CLOSE = 1.04  # a search ends when the rates that pass and fail are so near
 STEP = 1.25  # between its first probes
 LARGEST, SMALLEST = 16.0, 1 / 16
-PROBE_S = 120.0
 REFUSALS_S = 5.0  # scheduling.md 13, E13
 
 Plain = dict[str, Any]
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """`search`: find the highest scale, beginning at this one. Otherwise `arm` is run as it is."""
+    """`search`: find the highest scale, beginning at this one, in windows of `search_s`. Otherwise `arm` is run as it is."""
 
     arm: Arm
     seed: int
     search: float | None = None
+    search_s: float = 0.0
 
     def key(self) -> str:
         """Equal only for tasks with equal results."""
@@ -89,7 +89,7 @@ def trace_files(scenario: Scenario) -> list[Path]:
 def work(task: Task) -> Plain:
     """Do it; plain values."""
     if task.search is not None:
-        return highest(lambda scale: probe(task.arm, scale, task.seed, PROBE_S), task.search)
+        return highest(lambda scale: probe(task.arm, scale, task.seed, task.search_s), task.search)
     seen = Seen()
     return seen.with_run(run(task.arm, task.seed, seen.ended))
 

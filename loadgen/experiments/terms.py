@@ -30,8 +30,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What is offered to which engines. `scenario` is a standard one or a file of this package.
 
-    Windows are `seconds` long, unless the load changes over time or is a trace. `start`: where a search for the rate
-    begins, as a factor on the scenario's. `seeds` of a load in which chance has no part: 1.
+    Windows are `seconds` long, those of a search `search_s`, unless the load changes over time; a trace has no more than was
+    recorded. `start`: where a search begins, as a factor on the scenario's rate. `seeds` of a load in which chance has no part: 1.
     """
 
     scenario: str
@@ -39,6 +39,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     fleet: str | None = None
     seconds: float = 180.0
+    search_s: float = 120.0
     start: float = 1.0
     patience_s: float = 120.0
     seeds: int | None = None

@@ -338,6 +338,7 @@ def test_a_section_is_renewed_and_the_others_stay() -> None:
     text = place.read_text()
     assert text.index("## E1.") < text.index("## E3.")
     assert "It is otherwise." in text
+    assert "1 missed<br>here: more: **missed** by 0.19: 1.06 x (1.01 x to 1.11 x)" in text
     assert text.count("## E3.") == 1
     assert text == page(results(place.with_suffix(".json"))), "it can be made again from the results alone"
 

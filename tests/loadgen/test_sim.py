@@ -219,7 +219,9 @@ def test_shipped_fleets_read(name: str) -> None:
     for member in fleets.members(fleets.load(name)):
         known = member.endpoint()
         assert known.max_seqs == member.settings.max_num_seqs
-        assert known.max_prefill_tokens == known.step_tokens == member.settings.max_num_batched_tokens
+        sglang = member.settings.variant == "sglang"
+        step = member.settings.chunked_prefill_size if sglang else member.settings.max_num_batched_tokens
+        assert known.max_prefill_tokens == known.step_tokens == step
         assert 5_000 < known.prefill_tokens_per_s < 100_000
         assert 0.004 < known.decode_s < 0.03
 
@@ -272,3 +274,19 @@ def begun(floor: Floor, made: Arm, settings: Policy, seen: list[InferenceRequest
     front.record = lambda now, event, decided: seen.append(event.request) if isinstance(event, Arrived) else None
     front.begin(())
     return front
+
+
+def test_a_run_through_the_core_shows_its_pools() -> None:
+    (pool,) = run(arm(), 3).pools
+    assert (pool.name, pool.endpoints, pool.taking_long, pool.lane_moves) == ("main", 2, 2, 0)
+    assert sum(one.seen for one in pool.forecasts) > 50
+    assert all(0 <= one.covered <= one.seen for one in pool.forecasts)
+    assert run(arm("random"), 3).pools == ()
+
+
+def test_figures_of_engines_can_stand_still() -> None:
+    plan = scenario(duration="5s")
+    seen = run_to_the_first(arm(plan=plan, timing=Timing(frozen_s=4.0)))[0].seen
+    assert len({running for observed_s, _, running in seen if observed_s < 4.0}) > 1
+    assert len({running for observed_s, _, running in seen if observed_s >= 4.0}) == 1
+    assert seen[-1][0] > 5.0, "with new times"
