@@ -27,8 +27,7 @@ FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first t
 FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
 REMATCH_S = 0.25  # what is cached where changes while a request waits
 WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
-WARM_SLACK_RATIO = 0.5  # of the time until its first token is due a request may wait for it
-WARM_LIMIT_S = 8.0  # of that time count at most, also where nothing is promised
+WARM_SLACK_RATIO = 0.5  # of the time until its first token is due it may take, and never longer than it saves
 
 Place = tuple[Ticket, Sequence[Load]]
 
@@ -145,10 +144,10 @@ class Placing:
         here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
         wait_s = warm.prefill_tokens / warm.speed
-        slack_s = min(ticket.due_s - now, WARM_LIMIT_S)
-        if gain_s < wait_s + WARM_GAIN_S or wait_s > slack_s * WARM_SLACK_RATIO:
+        most_s = min(gain_s, WARM_SLACK_RATIO * (ticket.due_s - now))
+        if gain_s < wait_s + WARM_GAIN_S or wait_s > most_s:
             return None
-        ticket.hold_s = now + slack_s * WARM_SLACK_RATIO
+        ticket.hold_s = now + most_s
         return warm
 
     def _dispatch(self, ticket: Ticket, load: Load, candidates: int, now: float) -> Dispatch:

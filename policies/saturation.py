@@ -28,7 +28,8 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         if maybe_long and ticket.uncached(load.name) > long_from:
             free = load.longs < load.lanes
         else:
-            share = (BESIDE_LONG if load.endpoint.long_prefill_cap else 0.0) if load.longs else 1.0
+            # Long but for what is cached here it may join in: anywhere else others would have to wait for it.
+            share = 1.0 if not load.longs or maybe_long else BESIDE_LONG if load.endpoint.long_prefill_cap else 0.0
             free = load.prefill_tokens - load.long_tokens < load.max_prefill_tokens * share * urgency
         if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
