@@ -16,7 +16,7 @@ from policies.state.tickets import Ticket
 from policies.types import Settings
 
 OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
-LIKELY_LATE = 1.5  # times the time left, a typical first token is expected: refused where late is no use
+LIKELY_LATE = 2.5  # times the time left, a typical first token is expected: refused where late is no use
 SHED_FROM = 0.7  # of its patience that the wait is expected to take
 CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
 CODEL_INTERVAL_S = 1.0

@@ -53,6 +53,7 @@ class Assessing:
             ticket.pool = pool.choose(queues, ticket, lengths)
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
         ticket.pool.work.came(ticket.weight, ticket.long)
+        ticket.pool.came(band.rank, now)
         ticket.due_s = ordering.due_s(band, request.arrived_s, ticket.tokens)
         ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
         return ticket
@@ -111,7 +112,7 @@ class Assessing:
         ticket.output = self.lengths.given(ticket.request, generated)
         attempt.reestimates += 1
         prompt = ticket.tokens - attempt.cached
-        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.p90) * ticket.sequences))
+        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.mean) * ticket.sequences))
 
     def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Learn how long it really took, from the arrival and from the dispatch."""

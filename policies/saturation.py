@@ -13,6 +13,7 @@ from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
 BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
+HELD_BACK_RATIO = 0.5  # of the bound, for those two classes and more below the most urgent one of the last minute
 URGENT_RATIO = 1.5  # of the bound, for the most urgent class: it never waits for a step that others have filled
 
 
@@ -20,7 +21,8 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
     maybe_long = 0 < long_from < ticket.tokens
     sequences = ticket.sequences
-    urgency = URGENT_RATIO if ticket.band.rank == 0 else 1.0
+    rank = ticket.band.rank
+    urgency = URGENT_RATIO if rank == 0 else HELD_BACK_RATIO if rank > ticket.pool.most_urgent + 1 else 1.0
     found: list[Load] = []
     for load in loads:
         if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
@@ -46,8 +48,12 @@ def holds(load: Load, ticket: Ticket) -> bool:
 
 
 def kv_need(ticket: Ticket, endpoint: str) -> int:
-    """KV tokens that a request may come to hold beyond what is there already: its prompt and the long answer."""
-    answer = ticket.output.p90 if ticket.output is not None else 0.0
+    """KV tokens that a request will come to hold beyond what is there already: its prompt and its answer.
+
+    The answer counts with its mean: that is what many of them come to together. With the 90th percentile of each, long
+    heavy-tailed answers kept the cache half empty and requests waiting (simulated, `reasoning`).
+    """
+    answer = ticket.output.mean if ticket.output is not None else 0.0
     return ticket.uncached(endpoint) + int(answer) * ticket.sequences
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEAD_MIN = 32
 LONG_FROM_MIN = 2048
+URGENT_S = 60.0
 COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
 SERVED = 0.75  # of those sent at the last moment are to be in time
 
@@ -127,6 +128,7 @@ class PoolQueue:
         "lenders",
         "long_from",
         "model",
+        "most_urgent",
         "name",
         "passed",
         "pool",
@@ -138,6 +140,7 @@ class PoolQueue:
         "services",
         "tokens_of",
         "up",
+        "urgent_until_s",
         "work",
     )
 
@@ -160,6 +163,8 @@ class PoolQueue:
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
         self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
         self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
+        self.most_urgent = 0  # rank of the most urgent class that came in the last minute
+        self.urgent_until_s = 0.0
         self.passed = 0  # dispatches since a starved request had its turn
         self.drain = Drain(window_s)
         self.work = LaneWork()
@@ -167,6 +172,12 @@ class PoolQueue:
         # endpoint got room only that one needs to be looked at; all of them only when a head is new.
         self.freed: dict[str, Load] = {}
         self.rescan = False
+
+    def came(self, rank: int, now: float) -> None:
+        """A request of a class of this rank has arrived."""
+        if rank <= self.most_urgent or now >= self.urgent_until_s:
+            self.most_urgent = rank
+            self.urgent_until_s = now + URGENT_S
 
     def push(self, ticket: Ticket) -> bool:
         """True when it is the head of its line now."""

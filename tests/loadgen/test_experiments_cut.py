@@ -69,8 +69,5 @@ def test_an_overload_costs_no_good_answers() -> None:
     assert mean("all.goodput_per_s", *BEYOND) >= mean("all.goodput_per_s", *AT_CAPACITY)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="urgent requests are refused as late that would be in time; engines hold two steps"
-)
 def test_nor_critical_ones() -> None:
     assert mean("critical.attainment", *BEYOND) >= 0.93

@@ -103,8 +103,8 @@ def test_only_a_first_token_that_was_seen_teaches_the_margin() -> None:
     ("on_late", "ahead", "becomes"),
     [
         ("queue", 50_000, "queued"),
-        ("reject", 1280, "queued"),  # expected after 1.49 s, of the 1.5 that are too late
-        ("reject", 1300, "rejected"),
+        ("reject", 2280, "queued"),  # expected after 2.49 s, of the 2.5 that are too late
+        ("reject", 2300, "rejected"),
         ("downgrade", 450, "queued"),  # 1.5 times 0.66 s
         ("downgrade", 470, "downgraded"),
     ],

@@ -13,10 +13,10 @@ from policies.types import Band, Pool, Prediction
 from tests.policies.given import BANDS, World, endpoint, request, settings
 
 
-def ticket_of(*, tokens: int = 100, p90: float = 0.0, sequences: int = 1) -> Ticket:
+def ticket_of(*, tokens: int = 100, answer: float = 0.0, sequences: int = 1) -> Ticket:
     queue = PoolQueue(Pool(name="main", model="llama"), 10.0)
     ticket = Ticket(request("r", tokens=tokens, sequences=sequences), queue, 1, BANDS[1])
-    ticket.output = Prediction(p25=0.0, p50=0.0, p90=p90, p99=p90, mean=0.0)
+    ticket.output = Prediction(p25=0.0, p50=0.0, p90=0.0, p99=0.0, mean=answer)
     return ticket
 
 
@@ -111,14 +111,14 @@ def test_a_pause_of_an_hour_is_no_new_period() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p90", "sequences", "fits"), [(350.0, 1, True), (351.0, 1, False), (175.0, 2, True), (176.0, 2, False)]
+    ("answer", "sequences", "fits"), [(350.0, 1, True), (351.0, 1, False), (175.0, 2, True), (176.0, 2, False)]
 )
-def test_nine_tenths_of_the_kv_cache_are_given_out_for_prompts_and_long_answers(
-    p90: float, sequences: int, fits: bool
+def test_nine_tenths_of_the_kv_cache_are_given_out_for_prompts_and_expected_answers(
+    answer: float, sequences: int, fits: bool
 ) -> None:
     load = Load(endpoint("x", kv_tokens=1000))
     Attempt(load, 1, 10, 1, 0.0).reserve(450)
-    assert holds(load, ticket_of(tokens=100, p90=p90, sequences=sequences)) is fits
+    assert holds(load, ticket_of(tokens=100, answer=answer, sequences=sequences)) is fits
 
 
 def test_a_fuller_kv_cache_than_ours_counts_until_it_is_seen_again() -> None:
