@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-import pytest
-
 from loadgen.experiments import tasks
 from loadgen.experiments.arms import B1, B2, B9, FCFS, OURS, STD, promised
 from loadgen.experiments.figures import figure
