@@ -4,9 +4,9 @@ The first token is expected after what waits ahead, what is outstanding on the n
 prefill. How far that is off is learned: the margin is the p90 of actual over expected of the last requests, so about
 nine of ten arrive within margin x expectation; typically they take `typical` x expectation.
 
-A class that would rather be refused than late (`on_late: reject`) is refused when it is more likely late than not:
-who is let in at the edge of its deadline makes the next one late (docs/adr/0011-refuse-the-likely-late.md). Refused is
-before the first byte and never after.
+A class that would rather be refused than late (`on_late: reject`) is refused when it would be far too late: who is let
+in then makes the next one late (docs/adr/0011-refuse-the-likely-late.md). Refused is before the first byte and never
+after.
 """
 
 from policies.saturation import pool_saturation, service_s
