@@ -43,7 +43,7 @@ class Call(msgspec.Struct, kw_only=True):
     `max_output_tokens` is what it gave, None if nothing. `sequences` = max(n, best_of) x prompts. `wants_usage`: it asked
     for the usage chunk of its stream. `fields` is what the policy left, in the client's order. `stripped` names fields
     it sent and the engine does not get, as far as they fit the header `x-forebay-stripped`. `prompt_bytes` is the raw JSON of the prompt and the tools: text as it is
-    escaped, plus some 30 bytes of keys and quotes per message.
+    escaped, plus some 30 bytes of keys and quotes per message; a picture that stands inline counts as 4,096 bytes.
     """
 
     route: Route
@@ -84,12 +84,12 @@ def write(call: Call, target: Target) -> bytes:
 def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
     fields = _top_level(route, body)
     plan = plan_of(route.name, tuple(fields))
-    stripped = policy.apply(plan, fields, rules)
+    stripped, inline_bytes = policy.apply(plan, fields, rules)
     raw_model = fields.get("model")
     if raw_model is None:
         raise values.missing("model")
     stream = "stream" in fields and values.flag("stream", fields["stream"])
-    prompt_bytes = 0
+    prompt_bytes = -inline_bytes
     for name in plan.prompt:
         prompt_bytes += len(fields[name])
     return Call(
@@ -101,7 +101,7 @@ def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
         wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
         fields=fields,
         stripped=stripped,
-        prompt_bytes=prompt_bytes,
+        prompt_bytes=max(0, prompt_bytes),
         body_bytes=len(body),
     )
 

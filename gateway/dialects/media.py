@@ -3,6 +3,7 @@
 No tree is built. Each level is decoded into the few keys that can hold a part or its URL, and the rest is skipped. So a
 key spelt with escapes (`"image_\\u0075rl"`) is found like any other, which a search for bytes would miss, and text costs
 one more scan at the decoder's speed; a value in which no part can stand (one byte tells) costs none.
+What stands inline (`data:`, base64) is weighed on the way: it is no text, and counts as a flat number of tokens a part.
 A host must be on the list exactly as the URL spells its authority: user names, numeric addresses, odd slashes and
 control characters simply match nothing. What a listed host redirects to is the engine's business.
 """
@@ -21,6 +22,7 @@ from policies.decisions import Reason
 LARGE_BYTES = 256 * 1024
 MOST_OBJECTS = 65_536
 MOST_COMMAS = 262_144
+PART_BYTES = 4096  # what a part that stands inline counts as, in bytes of text: about 1,024 tokens
 _SIGNS = (b'url"', b'embeds"', b"\\u006", b"\\u007")  # the last two: a letter of a key, escaped
 
 _NONE = msgspec.Raw()
@@ -36,6 +38,10 @@ class _Part(msgspec.Struct, gc=False):
     content: msgspec.Raw = _NONE
     output: msgspec.Raw = _NONE
     source: msgspec.Raw = _NONE
+    input_audio: msgspec.Raw = _NONE
+    file: msgspec.Raw = _NONE
+    data: msgspec.Raw = _NONE
+    file_data: msgspec.Raw = _NONE
     image_url: msgspec.Raw = _NONE
     audio_url: msgspec.Raw = _NONE
     video_url: msgspec.Raw = _NONE
@@ -59,79 +65,89 @@ _decode_link = msgspec.json.Decoder(_Link).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 _NO_MEDIA = _Part()
-_BRANCHES = ("content", "output", "source")
+_BRANCHES = ("content", "output", "source", "input_audio", "file")
+_INLINE = ("data", "file_data")  # base64 of a source, a sound, a file
 _URLS = ("image_url", "audio_url", "video_url", "file_url", "server_url", "url")
 _EMBEDS = ("prompt_embeds", "image_embeds", "audio_embeds", "video_embeds")  # tensors, unpacked by the engine
 _AUTHORITY = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
 
 
-def check(name: str, value: bytes, kind: Media, hosts: frozenset[str]) -> None:
-    """Look through the raw value of field `name`. Raises GatewayError(forbidden_target | parameter_not_allowed)."""
+def check(name: str, value: bytes, kind: Media, hosts: frozenset[str]) -> int:
+    """Look through the raw value of field `name`; how many of its bytes are no text.
+
+    Raises GatewayError(forbidden_target | parameter_not_allowed).
+    """
     if value.find(b"[" if kind is Media.MESSAGES else b"{", kind is Media.MESSAGES) < 0:
-        return
+        return 0
     if len(value) > LARGE_BYTES and _dense(value):
         if any(sign in value for sign in _SIGNS):
             raise invalid(name, "has too many parts")
-    elif kind is Media.MESSAGES:
-        _check_messages(name, value, hosts)
-    else:
-        _walk(name, value, hosts)
+        return 0
+    return _check_messages(name, value, hosts) if kind is Media.MESSAGES else _walk(name, value, hosts)
 
 
 def _dense(value: bytes) -> bool:
     return value.count(b"{") > MOST_OBJECTS or value.count(b",") > MOST_COMMAS
 
 
-def _check_messages(name: str, value: bytes, hosts: frozenset[str]) -> None:
+def _check_messages(name: str, value: bytes, hosts: frozenset[str]) -> int:
     try:
         messages: list[_Message] = _decode_messages(value)
     except msgspec.ValidationError:
         raise invalid(name, "must be a list of objects") from None
+    inline = 0
     for message in messages:
-        _walk(name, bytes(message.content), hosts)
+        inline += _walk(name, bytes(message.content), hosts)
+    return inline
 
 
-def _walk(name: str, value: bytes, hosts: frozenset[str]) -> None:
+def _walk(name: str, value: bytes, hosts: frozenset[str]) -> int:
     """A part stands alone or in a list; text holds none."""
     opens = value[:1]
-    if opens == b"[":
-        for part in _parts(name, value, hosts):
-            if part != _NO_MEDIA:
-                _check_part(name, part, hosts)
-    elif opens == b"{":
-        _check_part(name, _decode_part(value), hosts)
-
-
-def _parts(name: str, value: bytes, hosts: frozenset[str]) -> list[_Part]:
+    if opens == b"{":
+        return _check_part(name, _decode_part(value), hosts)
+    if opens != b"[":
+        return 0
     try:
-        return _decode_parts(value)
+        parts = _decode_parts(value)
     except msgspec.ValidationError:  # some elements are not objects
-        for item in decode_list(value):
-            _walk(name, bytes(item), hosts)
-        return []
+        return sum(_walk(name, bytes(item), hosts) for item in decode_list(value))
+    return sum(_check_part(name, part, hosts) for part in parts if part != _NO_MEDIA)
 
 
-def _check_part(name: str, part: _Part, hosts: frozenset[str]) -> None:
+def _check_part(name: str, part: _Part, hosts: frozenset[str]) -> int:
+    inline = 0
     for key in _URLS:
         link = getattr(part, key)
         if link is not _NONE:
-            _check_link(name, bytes(link), hosts)
+            inline += _check_link(name, bytes(link), hosts)
+    for key in _INLINE:
+        inline += _weight(bytes(getattr(part, key)))
     for key in _EMBEDS:
         if getattr(part, key) is not _NONE:
             raise GatewayError(Reason.PARAMETER_NOT_ALLOWED, f"Parts with {key} are not allowed here.", param=name)
     for key in _BRANCHES:
-        _walk(name, bytes(getattr(part, key)), hosts)
+        inline += _walk(name, bytes(getattr(part, key)), hosts)
+    return inline
 
 
-def _check_link(name: str, link: bytes, hosts: frozenset[str]) -> None:
+def _weight(data: bytes) -> int:
+    """How many bytes of an inline part do not count as text."""
+    return max(0, len(data) - PART_BYTES) if data[:1] == b'"' else 0
+
+
+def _check_link(name: str, link: bytes, hosts: frozenset[str]) -> int:
     """A link is a string, or an object with `url`; anything else is not one."""
     if link[:1] == b"{":
         link = bytes(_decode_link(link).url)
-    if link[:1] != b'"' or link[:6].lower() == b'"data:':
-        return
+    if link[:1] != b'"':
+        return 0
+    if link[:6].lower() == b'"data:':
+        return _weight(link)
     url = _decode_text(link)
     found = _AUTHORITY.match(url)
     if url[:5].lower() != "data:" and (found is None or found[1].lower() not in hosts):
         raise GatewayError(
             Reason.FORBIDDEN_TARGET, "The URL of a part must be data: or a host on your list.", param=name
         )
+    return 0

@@ -43,8 +43,11 @@ class FieldRules:
     reject_unknown: bool
 
 
-def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
-    """Hold `fields` to the policy: raises GatewayError, or removes what may not pass and returns its names."""
+def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[tuple[str, ...], int]:
+    """Hold `fields` to the policy: raises GatewayError, or removes what may not pass.
+
+    Returns the names of that, and how many bytes of the prompt stand inline and are no text.
+    """
     dropped = [name for name in plan.odd if not _passes(plan.table, name, fields[name], rules)] if plan.odd else None
     if dropped:
         for name in dropped:
@@ -56,9 +59,10 @@ def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
             raise invalid(name, "has the wrong type")
     if plan.bulky and sum(len(fields[name]) for name in plan.bulky) > BULKY_BYTES:
         raise invalid(plan.bulky[0], "and other schemas are larger than 256 KiB together")
+    inline = 0
     for name, kind in plan.media:
-        media.check(name, bytes(fields[name]), kind, rules.media_hosts)
-    return _shown(dropped) if dropped else ()
+        inline += media.check(name, bytes(fields[name]), kind, rules.media_hosts)
+    return (_shown(dropped) if dropped else ()), inline
 
 
 def _passes(table: Table, name: str, raw: msgspec.Raw, rules: FieldRules) -> bool:

@@ -223,6 +223,25 @@ def test_a_list_too_long_to_be_counted_is_never_counted_too_low() -> None:
     assert read_as("embeddings", input=["a"] * 300_000).sequences == 300_000
 
 
+INLINE = "A" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("route", "part"),
+    [
+        ("chat", {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{INLINE}"}}),
+        ("chat", {"type": "input_audio", "input_audio": {"data": INLINE, "format": "wav"}}),
+        ("chat", {"type": "file", "file": {"file_data": INLINE, "filename": "a.pdf"}}),
+        ("messages", {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": INLINE}}),
+    ],
+    ids=["picture", "sound", "file", "picture of the other dialect"],
+)
+def test_what_stands_inline_counts_as_a_part_and_not_as_text(route: str, part: dict[str, object]) -> None:
+    text = {"type": "text", "text": "what is this?"}
+    messages = [{"role": "user", "content": [text, part, part]}]
+    assert 8000 < read_as(route, messages=messages).prompt_bytes < 9000
+
+
 def test_prompt_bytes_are_the_raw_bytes_of_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert read_as("chat", tools=tools, user="x" * 999).prompt_bytes == len(encode(USER)) + len(encode(tools))
