@@ -138,7 +138,8 @@ class Run(Request):
                 return
             backend.text_runs.add(self)
         now = time.monotonic()
-        record.attempts, record.endpoint, record.pool = dispatch.attempt, dispatch.endpoint, dispatch.why.pool
+        record.attempts, record.endpoint = dispatch.attempt, dispatch.endpoint
+        record.pool, record.band = dispatch.why.pool, dispatch.why.band
         record.queue_ms = ms(now - self._arrived_s)
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         self._trying = True
@@ -150,15 +151,25 @@ class Run(Request):
             self._connecting = backend.connect(services.timers, self._connected)
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
-        services, call, model, head = self.services, self._call, self._model, self._head
+        services = self.services
+        try:
+            head, body = self._message()
+        except BaseException:
+            connection.abort()  # nobody else knows of it
+            raise
+        self.attempt = attempt = Attempt(self, services.relay_rules, self._backend.hide, choose)
+        attempt.send(connection, head, body, now)
+
+    def _message(self) -> tuple[bytes, bytes]:
+        """What the engine is sent."""
+        call, model, head = self._call, self._model, self._head
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
         salt = self.tenant.salt if head.salted else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
-        attempt_id = services.ids.new()
+        attempt_id = self.services.ids.new()
         lines = trace_lines(attempt_id, self.wishes.trace) + self.wishes.lines
-        self.attempt = attempt = Attempt(self, services.relay_rules, self._backend.hide, choose)
-        attempt.send(connection, head.render(attempt_id, lines, len(body)), body, now)
+        return head.render(attempt_id, lines, len(body)), body
 
     def _after(self, end: End) -> None:
         if end is COMPLETED:

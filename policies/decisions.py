@@ -71,6 +71,7 @@ class Why:
     candidates: int = 0
     prefill_tokens: int = 0
     sequences: int = 0
+    band: str = ""  # the effective one: a late request may have been downgraded
     lane: str = ""  # short or long
     prompt_tokens: int = 0  # as the core estimates it
     cached_tokens: int = 0  # of them, expected in the endpoint's cache

@@ -161,6 +161,7 @@ class Placing:
             candidates=candidates,
             prefill_tokens=load.prefill_tokens,
             sequences=load.sequences,
+            band=ticket.band.name,
             lane="long" if long else "short",
             prompt_tokens=ticket.tokens,
             cached_tokens=ticket.tokens - uncached,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.admission import is_shed
-from policies.decisions import Evict, Reject
+from policies.decisions import Dispatch, Evict, Reject
 from policies.events import Arrived, Finished, Outcome
 from policies.state.drain import Drain
 from policies.state.forecasts import Forecast
@@ -310,3 +310,13 @@ def test_a_full_queue_refuses_and_says_when(bound: str) -> None:
     [decision] = made.happen(Arrived(request=request("q3", at=0.1)), 0.1)
     assert isinstance(decision, Reject)
     assert decision.retry_after_s == 2.0  # 200 tokens wait, 100 have left in a second
+
+
+def test_a_downgraded_request_goes_under_its_new_class() -> None:
+    made = world(band("interactive", 1, on_late="downgrade"), band("standard", 2))
+    made.arrive("a", tokens=500)
+    assert made.arrive("b", tokens=100, band="interactive") == []
+    done = Finished(request_id="a", attempt=1, outcome=Outcome.COMPLETED)
+    [sent] = made.happen(done, 0.3)
+    assert isinstance(sent, Dispatch)
+    assert (sent.request_id, sent.why.band, sent.why.note) == ("b", "standard", "downgraded")
