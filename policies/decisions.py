@@ -77,7 +77,7 @@ class Why:
     cached_tokens: int = 0  # of them, expected in the endpoint's cache
     output_tokens: int = 0  # the predicted median of the answer
     ttft_s: float = 0.0  # predicted, without the margin
-    note: str = ""  # what was out of the ordinary: borrowed, starved, aged, warm, downgraded, shed
+    note: str = ""  # what was out of the ordinary: borrowed, warm (it waited for a warm engine), downgraded
 
 
 @record
