@@ -120,7 +120,7 @@ class Path:
         self.gateway = Gateway(load(CONFIG, os.environ), CONFIG)
         gateway = self.gateway
         gateway._dispatcher.handle(SettingsChanged(settings=gateway._settings))
-        gateway._up("a")
+        gateway._roster._up("a")
         self.client = ClientConnection(gateway._shared)
         self.client.connection_made(Wire())  # type: ignore[arg-type]
         self.pool = gateway._backends.by_name["a"].connections
