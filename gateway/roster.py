@@ -31,7 +31,8 @@ class Roster:
         self._prober = Prober(self._directory, _probe_targets(config), every_s=timers.probe_s, scale=scale)
         self._scraper = Scraper(_scrape_targets(config), every_s=timers.scrape_s, scale=scale)
         self._scraper.on_load, self._scraper.on_facts = self._load, self._facts
-        self._kv_events = KvEvents((each.name, each.kv_events) for each in config.endpoints if each.kv_events)
+        urls = [(each.name, each.kv_events) for each in config.endpoints if each.kv_events]
+        self._kv_events = KvEvents(urls, scale=scale)
         self._kv_events.on_cleared, self._kv_events.on_turned = self._cleared, self._turned
 
     def start(self) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from zmq.asyncio import Context, Socket
 
 REPORT_S = 1.0
-MESSAGE_BYTES = 1024 * 1024  # [o]: the blocks of 200,000 tokens; whoever sends more is connected to anew
+SILENT_S = 60.0  # [o]: then the connection is made anew, for ZMQ gives up on a peer that breaks its protocol
+MESSAGE_BYTES = 1024 * 1024  # [o]: the blocks of 200,000 tokens; whoever sends more has broken the protocol
 RECONNECT_MS, RECONNECT_MOST_MS = 100, 5_000
 HEARTBEAT_MS, DEAD_MS = 10_000, 30_000
 KINDS = {"BlockStored": "stored", "BlockRemoved": "removed", "AllBlocksCleared": "cleared"}
@@ -125,12 +126,12 @@ class Feed:
 class KvEvents:
     """Listens to all feeds from `start` to `close`. `on_cleared(name)`, `on_turned(name, stored tokens, removed tokens)`."""
 
-    def __init__(self, urls: Iterable[tuple[str, str]], *, report_s: float = REPORT_S) -> None:
-        """`urls`: the name of each endpoint that has a feed, and where it is."""
+    def __init__(self, urls: Iterable[tuple[str, str]], *, scale: float = 1.0) -> None:
+        """`urls`: the name of each endpoint that has a feed, and where it is. `scale` multiplies the times (tests)."""
         self.on_cleared: Callable[[str], None] = lambda name: None
         self.on_turned: Callable[[str, int, int], None] = lambda name, stored, removed: None
         self._feeds = {name: Feed(name=name, url=url) for name, url in urls}
-        self._report_s = report_s
+        self._report_s, self._silent_s = REPORT_S * scale, SILENT_S * scale
         self._context: Context | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -142,7 +143,7 @@ class KvEvents:
 
         self._context = context = zmq.asyncio.Context()
         for feed in self._feeds.values():
-            self._tasks.append(tasks.start(self._listen(feed, _subscribe(context, feed.url)), f"kv events {feed.name}"))
+            self._tasks.append(tasks.start(self._listen(feed, context), f"kv events {feed.name}"))
         self._tasks.append(tasks.start(self._report(), "kv events"))
 
     async def close(self) -> None:
@@ -164,9 +165,17 @@ class KvEvents:
         """What was heard from each."""
         yield from self._feeds.values()
 
-    async def _listen(self, feed: Feed, socket: "Socket") -> None:
+    async def _listen(self, feed: Feed, context: "Context") -> None:
+        socket = _subscribe(context, feed.url)
         while True:
-            if feed.take(await socket.recv_multipart()):
+            try:
+                async with asyncio.timeout(self._silent_s):
+                    frames = await socket.recv_multipart()
+            except TimeoutError:
+                socket.close()
+                socket = _subscribe(context, feed.url)
+                continue
+            if feed.take(frames):
                 self.on_cleared(feed.name)
             await asyncio.sleep(0)  # a receive of what is there already does not wait
 
