@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ RECONNECT_MS, RECONNECT_MOST_MS = 100, 5_000
 HEARTBEAT_MS, DEAD_MS = 10_000, 30_000
 KINDS = {"BlockStored": "stored", "BlockRemoved": "removed", "AllBlocksCleared": "cleared"}
 _MAP_BITS = (0x80, 0xDE, 0xDF)  # the first byte of a map in msgpack; the first of them with up to 15 fields
+BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 
 
 class _Event(msgspec.Struct):
@@ -34,7 +35,7 @@ class _Event(msgspec.Struct):
 
     type: str
     block_hashes: list[msgspec.Raw] = []
-    block_size: int = 0
+    block_size: BlockTokens = 0
     medium: str | None = None
     group_idx: int | None = None
 
@@ -46,7 +47,7 @@ class _Positional(msgspec.Struct, array_like=True):
     block_hashes: list[msgspec.Raw] = []
     parent: msgspec.Raw = msgspec.Raw()
     token_ids: msgspec.Raw = msgspec.Raw()
-    block_size: int = 0
+    block_size: BlockTokens = 0
     lora_id: msgspec.Raw = msgspec.Raw()
     medium: str | None = None
     group_idx: ClassVar[None] = None  # what comes behind the medium is passed over

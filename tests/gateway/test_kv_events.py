@@ -2,6 +2,8 @@
 
 import asyncio
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -59,6 +61,7 @@ def message(seq: int, *events: Any) -> list[bytes]:
         ([["BlockStored", [1, 2], None, [7] * 32, 16, None]], {"stored": 1}, (32, 0)),
         ([["BlockStored", [1], 0, [7] * 16, 16, None, "GPU", "lora", {}]], {"stored": 1}, (16, 0)),
         ([stored(1), ["BlockRemoved", [1]], ["AllBlocksCleared"]], {"stored": 1, "removed": 1, "cleared": 1}, (0, 0)),
+        ([stored(1, block_size=-1), ["BlockStored", [1], 0, [], 1 << 40]], {"invalid": 2}, (0, 0)),
         ([["Pinned"], [], {}, 5, stored(0)], {"other": 1, "invalid": 3, "stored": 1}, (0, 0)),
     ],
 )
@@ -102,6 +105,11 @@ def test_an_endpoint_with_a_feed_is_refused_with_its_place_where_pyzmq_is_missin
         read(text, "f.yaml", {})
     words = "endpoints[0].kv_events: needs pyzmq, which is not installed: pip install 'forebay[kv-events]'"
     assert [str(error) for error in caught.value.errors] == [f"f.yaml:9:68: {words}"]
+
+
+def test_who_has_no_feed_does_not_load_pyzmq() -> None:
+    code = "import sys, gateway.app, loadgen.engine_server.command; sys.exit('zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 # ---- sockets
