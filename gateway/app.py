@@ -33,7 +33,7 @@ from gateway.services import Services
 from gateway.telemetry import families
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
-from gateway.telemetry.live import watch_endpoints, watch_engines, watch_flows, watch_probes
+from gateway.telemetry.live import watch_endpoints, watch_engines, watch_feeds, watch_flows, watch_probes
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
@@ -300,6 +300,7 @@ class Gateway:
         watch_endpoints(metrics, self._core.endpoints)
         watch_probes(metrics, self._roster.standings)
         watch_engines(metrics, self._roster.reports)
+        watch_feeds(metrics, self._roster.feeds)
         # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
         # the turn of the loop between the core's decision about a request and the end of its task.
         metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)

@@ -1,4 +1,4 @@
-"""The endpoints in service: what probes and scrapes find out about each, told to the core and to whoever looks.
+"""The endpoints in service: what probes, scrapes and engines' events say of each, told to the core and to whoever looks.
 
 An endpoint is made known with the operator's bounds as soon as a probe finds it well. What it tells of itself comes
 a moment later: its context and the size of its KV cache then go to the core as new bounds of the same endpoint.
@@ -11,11 +11,12 @@ from gateway.config import Config, Timers
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Directory, Standing
 from gateway.endpoints.exposition import Load
+from gateway.endpoints.kv_events import Feed, KvEvents
 from gateway.endpoints.probe import Prober, ProbeTarget
 from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
 from gateway.telemetry.log import EventLog
-from policies.events import EndpointDown, EndpointUp, LoadObserved
+from policies.events import CacheCleared, CacheTurned, EndpointDown, EndpointUp, LoadObserved
 
 
 class Roster:
@@ -30,16 +31,21 @@ class Roster:
         self._prober = Prober(self._directory, _probe_targets(config), every_s=timers.probe_s, scale=scale)
         self._scraper = Scraper(_scrape_targets(config), every_s=timers.scrape_s, scale=scale)
         self._scraper.on_load, self._scraper.on_facts = self._load, self._facts
+        urls = [(each.name, each.kv_events) for each in config.endpoints if each.kv_events]
+        self._kv_events = KvEvents(urls, scale=scale)
+        self._kv_events.on_cleared, self._kv_events.on_turned = self._cleared, self._turned
 
     def start(self) -> None:
         """Begin to look. Needs a running loop."""
         self._scraper.start()
         self._prober.start()
+        self._kv_events.start()
 
     async def close(self) -> None:
         """Stop looking."""
         await self._prober.close()
         await self._scraper.close()
+        await self._kv_events.close()
 
     def suspect(self, name: str) -> None:
         """A request could not reach this endpoint."""
@@ -53,6 +59,10 @@ class Roster:
         """What engines have told of themselves."""
         return self._scraper.reports()
 
+    def feeds(self) -> Iterator[Feed]:
+        """What engines have published of their KV caches."""
+        return self._kv_events.feeds()
+
     def _up(self, name: str) -> None:
         self._events.info("endpoint up", endpoint=name)
         self._dispatcher.handle(EndpointUp(endpoint=self._endpoints[name]))
@@ -61,6 +71,7 @@ class Roster:
     def _down(self, name: str) -> None:
         self._events.warning("endpoint down", endpoint=name, cause=self._directory.standing(name).cause)
         self._scraper.down(name)
+        self._kv_events.down(name)
         self._dispatcher.handle(EndpointDown(name=name))
 
     def _facts(self, name: str, facts: Facts) -> None:
@@ -79,6 +90,13 @@ class Roster:
                 kv_tokens=load.kv_tokens,
             )
         )
+
+    def _cleared(self, name: str) -> None:
+        self._events.info("cache cleared", endpoint=name)
+        self._dispatcher.handle(CacheCleared(endpoint=name))
+
+    def _turned(self, name: str, stored_tokens: int, removed_tokens: int) -> None:
+        self._dispatcher.handle(CacheTurned(endpoint=name, stored_tokens=stored_tokens, removed_tokens=removed_tokens))
 
 
 def _probe_targets(config: Config) -> Iterable[ProbeTarget]:

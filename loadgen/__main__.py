@@ -46,6 +46,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     served_model_name: Annotated[str, typer.Option(rich_help_panel=ENGINE_FLAGS)] = "",
     api_key: Annotated[str, typer.Option(envvar="VLLM_API_KEY", rich_help_panel=ENGINE_FLAGS)] = "",
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8*.", rich_help_panel=ENGINE_FLAGS)] = "auto",
+    kv_events_config: Annotated[str, typer.Option(help="JSON.", rich_help_panel=ENGINE_FLAGS)] = "{}",
     disable_uvicorn_access_log: Annotated[
         bool, typer.Option("--disable-uvicorn-access-log", rich_help_panel=WITHOUT_EFFECT)
     ] = False,
@@ -56,7 +57,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     """Simulated engines: real timing, no GPU."""
     import uvloop
 
-    from loadgen.engine_server.command import run
+    from loadgen.engine_server import command, kv_events
     from loadgen.engine_server.faults import FaultError
     from loadgen.engine_server.options import EngineOptions
     from loadgen.sim.profile import EngineSettings, ProfileError, load
@@ -105,8 +106,9 @@ def engine(  # noqa: PLR0913  # one parameter per flag
             served_model_name=served_model_name,
             api_key=api_key,
             fp8_kv=kv_cache_dtype.startswith("fp8"),
+            kv_events=kv_events.read(kv_events_config),
         )
-        uvloop.run(run(options))
+        uvloop.run(command.run(options))
     except (ProfileError, FaultError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:

@@ -19,6 +19,8 @@ from policies.eligibility import GIVEN_UP, may_go_again
 from policies.events import (
     Arrived,
     Bounced,
+    CacheCleared,
+    CacheTurned,
     Cancelled,
     EndpointDown,
     EndpointUp,
@@ -38,7 +40,7 @@ from policies.state.invariants import InvariantError, audit
 from policies.state.ledger import Attempt, Load
 from policies.state.tickets import Ticket
 from policies.state.views import EndpointView, FlowView, PoolView, Totals
-from policies.types import Endpoint, InferenceRequest, Settings
+from policies.types import InferenceRequest, Settings
 
 __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "Totals"]
 
@@ -99,6 +101,8 @@ class Core:
                 return self._bounced(event, now)
             case LoadObserved():
                 self._observed(event, now)
+            case CacheTurned():
+                self._books.cache_turned(event, now)
             case _:
                 self._changed(event, now)
         return None
@@ -106,9 +110,11 @@ class Core:
     def _changed(self, event: Event, now: float) -> None:
         match event:
             case EndpointUp():
-                self._endpoint_up(event.endpoint)
+                self._books.endpoint_up(event.endpoint)
             case EndpointDown():
-                self._endpoint_down(event.name, now)
+                self._placing.endpoint_down(event.name, now)
+            case CacheCleared():
+                self._placing.cache_cleared(event.endpoint, now)
             case SettingsChanged():
                 self._settings_changed(event.settings)
             case LengthsRestored():
@@ -283,17 +289,6 @@ class Core:
                 self._placing.touch(queue)
 
     # ---- endpoints and settings
-
-    def _endpoint_up(self, endpoint: Endpoint) -> None:
-        self._books.endpoint_up(endpoint)
-        if self._books.prefixes is not None:
-            self._books.prefixes.up(endpoint.name, endpoint.kv_tokens)
-
-    def _endpoint_down(self, name: str, now: float) -> None:
-        self._placing.endpoint_down(name)
-        if self._books.prefixes is not None:
-            self._books.prefixes.down(name)
-            self._books.sessions.down(name, now)
 
     def _observed(self, event: LoadObserved, now: float) -> None:
         load = self._books.loads.get(event.endpoint)

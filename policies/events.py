@@ -103,6 +103,22 @@ class LoadObserved:
 
 
 @record
+class CacheCleared:
+    """An engine says that its KV cache is empty: it was told to forget everything, or it is a new process."""
+
+    endpoint: str
+
+
+@record
+class CacheTurned:
+    """So many tokens entered and left an engine's KV cache since the last such event, as it says itself."""
+
+    endpoint: str
+    stored_tokens: int
+    removed_tokens: int
+
+
+@record
 class LengthsRestored:
     """What an earlier run of the gateway had learned about lengths, as `Core.lengths()` gave it out."""
 
@@ -130,6 +146,8 @@ Event = (
     | EndpointUp
     | EndpointDown
     | LoadObserved
+    | CacheCleared
+    | CacheTurned
     | LengthsRestored
     | SettingsChanged
     | Tick

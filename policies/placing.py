@@ -209,9 +209,17 @@ class Placing:
         self.dequeue(ticket)
         return dropped
 
-    def endpoint_down(self, name: str) -> None:
+    def endpoint_down(self, name: str, now: float) -> None:
         """It may not be used, and nobody waits for it any more."""
-        self.books.endpoint_down(name)
+        self.books.endpoint_down(name, now)
+        self._stop_waiting_for(name)
+
+    def cache_cleared(self, name: str, now: float) -> None:
+        """It has nothing cached any more that would be worth waiting for."""
+        self.books.cache_cleared(name, now)
+        self._stop_waiting_for(name)
+
+    def _stop_waiting_for(self, name: str) -> None:
         lanes = [lane for pool in self.books.pools.values() for lane in pool.lanes() if lane.key[2] == name]
         for ticket in [ticket for lane in lanes for ticket in (*lane.ready.waiting(), *lane.late.waiting())]:
             self.stop_holding(ticket)

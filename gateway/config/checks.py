@@ -77,12 +77,14 @@ def _twins(root: Mapping) -> Iterator[Problem]:
     """Values that must be unique but come twice: the second one is at fault."""
     names: dict[str, str] = {}
     addresses: dict[str, str] = {}
+    feeds: dict[str, str] = {}
     for index, endpoint in _endpoints(root):
         path: Path = ("endpoints", index)
         parts = url_parts(endpoint.get("url"))
         address = f"{parts[1]}:{parts[2]}" if parts else None
         yield from _twin(names, endpoint.get("name"), (*path, "name"), "another endpoint has this name")
         yield from _twin(addresses, address, (*path, "url"), f"another endpoint is at {address}")
+        yield from _twin(feeds, endpoint.get("kv_events"), (*path, "kv_events"), "another endpoint publishes there")
     ids: dict[str, str] = {}
     hashes: dict[str, str] = {}
     for index, token in _items(_mapping(root.get("admin")).get("tokens")):
@@ -170,6 +172,11 @@ def _idle_fields(root: Mapping) -> Iterator[Problem]:
     for name, pool in _mapping(root.get("pools")).items():
         if _mapping(pool).get("lanes") == "off" and _mapping(pool).get("long_prompt_tokens") is not None:
             yield Problem(path=("pools", name, "long_prompt_tokens"), message="means nothing with lanes: off")
+    for index, endpoint in _endpoints(root):
+        engine = endpoint.get("engine")
+        if engine in ("trtllm", "openai") and endpoint.get("kv_events") is not None:
+            message = f"means nothing with engine: {engine}, which publishes no such events"
+            yield Problem(path=("endpoints", index, "kv_events"), message=message)
     length = _mapping(root.get("length"))
     if length.get("kind") == "declared" and length.get("state_file") is not None:
         yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gateway.config.kinds import EngineUrl, Ref, Whole, url_parts
+from gateway.config.kinds import EngineUrl, EventsUrl, Ref, Whole, url_parts
 from gateway.config.section import ModelName, Name, Section, not_empty
 from policies import types
 
@@ -97,6 +97,12 @@ class Endpoint(Section):
         0,
         description="Tokens of one long prompt that the engine puts into a step beside others: vLLM's"
         " `--long-prefill-token-threshold`. 0: it has no such cap, and nothing is sent beside a long prompt.",
+    )
+    kv_events: Annotated[str, EventsUrl()] | None = Field(
+        None,
+        description="`tcp://host:port` where the engine publishes what enters and leaves its KV cache (vLLM, SGLang:"
+        " `--kv-events-config`). Needs `pip install 'forebay[kv-events]'`. Its events carry prompts in clear: only over"
+        " loopback or a private network.",
     )
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
         None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
@@ -179,6 +180,25 @@ class EngineUrl(Kind):
 
     def describe(self) -> dict[str, object]:
         return {"type": "string", "pattern": "^https?://[^/@?#]+/?$"}
+
+
+@dataclass(frozen=True)
+class EventsUrl(Kind):
+    """`tcp://host:port`, where an engine publishes over ZMQ. Refused where pyzmq is not installed."""
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(self.describe()["pattern"], value) or not self._parts(value):
+            raise ValueError(f"must be like tcp://10.0.0.11:5557, not {shown(value)}{_no_reference(value)}")
+        if find_spec("zmq") is None:
+            raise ValueError("needs pyzmq, which is not installed: pip install 'forebay[kv-events]'")
+        return value
+
+    @staticmethod
+    def _parts(value: str) -> tuple[bool, str, int] | None:
+        return url_parts("http" + value.removeprefix("tcp"))
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^tcp://[^/@?#]+:[0-9]{1,5}$"}
 
 
 @dataclass(frozen=True)

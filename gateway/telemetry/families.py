@@ -144,6 +144,14 @@ ENGINE_WAITING = _gauge("forebay_engine_waiting", "endpoint", "Sequences in the 
 ENGINE_KV_USAGE = _gauge(
     "forebay_engine_kv_usage", "endpoint", "Share of its KV cache in use, as the engine says itself."
 )
+KV_EVENTS = _watched_counter(
+    "forebay_kv_events_total",
+    "endpoint kind",
+    "What an engine published of its KV cache: stored, removed and cleared, other (of no use here), invalid (not understood), restarted (the sequence began again).",
+)
+KV_EVENT_GAPS = _watched_counter(
+    "forebay_kv_event_gaps_total", "endpoint", "Times that messages with such events were lost on the way."
+)
 CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."

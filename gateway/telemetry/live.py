@@ -46,6 +46,17 @@ class ReportView(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
 
+class FeedView(Protocol):
+    """What an engine has published of its KV cache."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+    @property
+    def gaps(self) -> int: ...
+
+
 def watch_flows(
     metrics: Metrics, flows: Callable[[], Sequence[FlowView]], now: Callable[[], float] = time.monotonic
 ) -> None:
@@ -106,3 +117,14 @@ def watch_engines(metrics: Metrics, reports: Callable[[], Iterable[ReportView]])
     metrics.watch(families.ENGINE_RUNNING, reading(lambda load: load.running))
     metrics.watch(families.ENGINE_WAITING, reading(lambda load: load.waiting))
     metrics.watch(families.ENGINE_KV_USAGE, reading(lambda load: load.kv_usage))
+
+
+def watch_feeds(metrics: Metrics, feeds: Callable[[], Iterable[FeedView]]) -> None:
+    """What engines publish of their KV caches, and what of it was lost."""
+
+    def events() -> Reading:
+        for feed in feeds():
+            yield from (((feed.name, kind), count) for kind, count in feed.counts.items())
+
+    metrics.watch(families.KV_EVENTS, events)
+    metrics.watch(families.KV_EVENT_GAPS, lambda: [((feed.name,), feed.gaps) for feed in feeds()])

@@ -11,7 +11,7 @@ from loadgen.sim.sequence import Sequence
 
 
 class Control:
-    """GET /state, /log, /lag; PUT, DELETE and GET /faults; POST /reset."""
+    """GET /state, /log, /lag; PUT, DELETE and GET /faults; POST /reset, /reset_prefix_cache."""
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
@@ -29,6 +29,7 @@ class Control:
                 web.put("/faults", self._set_faults),
                 web.delete("/faults", self._clear_faults),
                 web.post("/reset", self._reset),
+                web.post("/reset_prefix_cache", self._reset_prefix_cache),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -97,6 +98,9 @@ class Control:
     async def _reset(self, request: web.Request) -> web.Response:
         self._engine.reset()
         return _json({})
+
+    async def _reset_prefix_cache(self, _: web.Request) -> web.Response:
+        return _json({"cleared": self._engine.reset_prefix_cache()})
 
 
 def _progress(sequence: Sequence) -> dict[str, object]:

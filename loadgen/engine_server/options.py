@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.engine_server.kv_events import KvEventsConfig
 from loadgen.sim.profile import EngineSettings
 
 
@@ -31,3 +32,4 @@ class EngineOptions:
     served_model_name: str = ""
     api_key: str = ""
     fp8_kv: bool = False
+    kv_events: KvEventsConfig | None = None

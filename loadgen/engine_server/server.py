@@ -14,6 +14,7 @@ from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.exchange import JSON, Choice, Exchange, Served
 from loadgen.engine_server.faults import Fault, FaultError, Faults, Stage
 from loadgen.engine_server.http import Request
+from loadgen.engine_server.kv_events import Publisher, ToldCache, blocks
 from loadgen.engine_server.listening import Listening
 from loadgen.engine_server.log import Entry, RequestLog
 from loadgen.engine_server.metrics import EngineMetrics
@@ -42,6 +43,7 @@ class SimulatedEngine:
         self.profile = profile
         self.model_name = options.served_model_name or profile.model
         self.model = EngineModel(profile, options.settings, options.seed + index)
+        self._publisher = self._open_cache()
         self.pacemaker = Pacemaker(self.model, self._emit)
         self.faults = Faults(options.faults, options.seed + index)
         self.log = RequestLog(index, options.log)
@@ -58,7 +60,9 @@ class SimulatedEngine:
         self.listening.keep_alive_s = options.keep_alive_s
 
     async def start(self) -> None:
-        """Listen on the engine's port."""
+        """Listen on the engine's port, and publish on another if it was asked to."""
+        if self._publisher is not None:
+            self._publisher.open()
         await self.listening.open()
 
     @property
@@ -76,6 +80,8 @@ class SimulatedEngine:
         for exchange in list(self.exchanges):
             exchange.cut_short()
         await self.listening.close()
+        if self._publisher is not None:
+            self._publisher.close()
         self.log.shut()
 
     def reset(self) -> None:
@@ -84,6 +90,13 @@ class SimulatedEngine:
         self.pacemaker.lag = type(self.pacemaker.lag)()
         self.faults.replace(())
         self.peak = len(self.exchanges)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached text, unless a request holds some of it; whether that was done."""
+        cleared = self.model.scheduler.kv.clear()
+        if self._publisher is not None:
+            self._publisher.flush()
+        return cleared
 
     def over(self, exchange: Exchange, how: str) -> None:
         """An exchange ended: stop what still runs for it, and book it."""
@@ -110,6 +123,20 @@ class SimulatedEngine:
         for sequence in sequences:
             if isinstance(sequence, Served):
                 sequence.choice.token()
+        if self._publisher is not None:
+            self._publisher.flush()
+
+    def _open_cache(self) -> Publisher | None:
+        """Have the model's cache write down what it does, for whoever publishes that."""
+        if self.options.kv_events is None:
+            return None
+        scheduler = self.model.scheduler
+        scheduler.kv = cache = ToldCache(scheduler.kv.total, self.options.settings.block_size)
+        return Publisher(self.options.kv_events, self.index, cache)
+
+    def _hashes(self, text: bytes, salt: bytes) -> list[int]:
+        hashes = tokens.chain(text, salt, self.options.settings.block_size)
+        return hashes if self._publisher is None else blocks(text, hashes, self.options.settings.block_size)
 
     def _handle(self, request: Request) -> None:
         """One whole request from a connection."""
@@ -223,7 +250,7 @@ class SimulatedEngine:
             self.pacemaker.submit([choice.sequence for choice in choices])
 
     def _choices(self, exchange: Exchange, request_id: str) -> list[Choice]:
-        asked, settings = exchange.ask, self.options.settings
+        asked = exchange.ask
         salt = f"{asked.salt}\0{asked.model}".encode()
         choices: list[Choice] = []
         for prompt in asked.prompts:
@@ -233,7 +260,7 @@ class SimulatedEngine:
                     f"{request_id}-{len(choices)}",
                     prompt_tokens=answer.prompt_tokens,
                     output_tokens=len(answer.pieces),
-                    hashes=tokens.chain(prompt + answer.text, salt, settings.block_size),
+                    hashes=self._hashes(prompt + answer.text, salt),
                     priority=asked.priority,
                 )
                 sequence.reads_cache = asked.reads_cache

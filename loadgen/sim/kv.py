@@ -102,6 +102,15 @@ class KvCache:
                 freed += 1
         self._referenced -= freed
 
+    def clear(self) -> bool:
+        """Forget the text of all blocks. While a sequence holds one nothing happens, and this is False (as vLLM's reset)."""
+        if self._referenced:
+            return False
+        self._hashes = [None] * len(self._hashes)
+        self._holders.clear()
+        self._twins.clear()
+        return True
+
     def check(self) -> None:
         """Raise `InvariantError` unless every block is in exactly one state and the table is true."""
         referenced = sum(1 for count in self._refs if count > 0)

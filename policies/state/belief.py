@@ -1,6 +1,7 @@
 """How much of what an endpoint was sent it may still have: its KV cache, how fast that turns over, and its own word.
 
-1. What is older than `ttl_s`, or than the engine's cache takes to turn over, is forgotten.
+1. What is older than `ttl_s`, or than the engine's cache takes to turn over, is forgotten. How fast that is we count
+   ourselves, from what is sent there and generated, unless the engine has told it within the window of the rate.
 2. Trust is cached tokens as the engine reports them over those we found in the index: it scales every prediction.
 3. An endpoint that had less than half for 50 requests in a row is believed to keep half as much; one that had nearly
    all for as long, twice as much again, up to what was configured.
@@ -20,21 +21,27 @@ LEAST_KEPT = 1 / 64  # [o]: so that a doubling is felt again
 class Belief:
     """What is believed of one endpoint. Of `kv_tokens` 0 means unknown: then only `ttl_s` bounds an age."""
 
-    __slots__ = ("_at_s", "_in_a_row", "_per_s", "affinity", "kept", "kv_tokens", "trust")
+    __slots__ = ("_at_s", "_in_a_row", "_per_s", "_told_s", "affinity", "kept", "kv_tokens", "trust")
 
     def __init__(self, affinity: Affinity, kv_tokens: int) -> None:
         self.affinity = affinity
         self._at_s = 0.0
         self._per_s = 0.0  # tokens that entered the cache, as of then
+        self._told_s = -RATE_WINDOW_S  # when the engine last told it itself
         self._in_a_row = 0  # reports: so many good ones, or, below 0, poor ones
         self.kept = 1.0  # of the configured capacity
         self.kv_tokens = kv_tokens
         self.trust = 1.0
 
     def used(self, tokens: int, now: float) -> None:
-        """So many tokens, uncached or generated, entered its cache."""
-        self._per_s = self._rate(now) + tokens / RATE_WINDOW_S
-        self._at_s = now
+        """So many tokens, uncached or generated, must have entered its cache. Passed over while it tells that itself."""
+        if now - self._told_s >= RATE_WINDOW_S:
+            self._count_in(tokens, now)
+
+    def turned(self, stored_tokens: int, removed_tokens: int, now: float) -> None:
+        """The engine says what entered and left its cache: room was also taken for what it has not stored yet."""
+        self._told_s = now
+        self._count_in(max(stored_tokens, removed_tokens), now)
 
     def reported(self, matched_tokens: int, cached_tokens: int) -> None:
         """The engine had `cached_tokens` of a prompt of which the index knew `matched_tokens`, before any trust."""
@@ -58,6 +65,10 @@ class Belief:
         if not 0.0 < tokens < ttl_s * self._per_s:  # the rate only falls until more is used
             return ttl_s
         return min(ttl_s, tokens / self._rate(now))
+
+    def _count_in(self, tokens: int, now: float) -> None:
+        self._per_s = self._rate(now) + tokens / RATE_WINDOW_S
+        self._at_s = now
 
     def _rate(self, now: float) -> float:
         return self._per_s * exp((self._at_s - now) / RATE_WINDOW_S)

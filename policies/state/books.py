@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from policies.events import CacheTurned
 from policies.state.ledger import Attempt, Load
 from policies.state.prefixes import Prefixes
 from policies.state.queues import PoolQueue, long_from
@@ -105,15 +106,31 @@ class Books:
             load.bound(endpoint)
         load.up = True
         self._wire()
+        if self.prefixes is not None:
+            self.prefixes.up(endpoint.name, endpoint.kv_tokens)
 
-    def endpoint_down(self, name: str) -> None:
+    def endpoint_down(self, name: str, now: float) -> None:
         """It may not be used. Its account stays until the last attempt there has ended."""
+        if self.prefixes is not None:
+            self.prefixes.down(name)
+            self.sessions.down(name, now)
         load = self.loads.get(name)
         if load is None:
             return
         load.up = False
         self._forget_if_gone(load)
         self._wire()
+
+    def cache_cleared(self, name: str, now: float) -> None:
+        """What it had cached is gone."""
+        if self.prefixes is not None:
+            self.prefixes.cleared(name)
+            self.sessions.down(name, now)
+
+    def cache_turned(self, event: CacheTurned, now: float) -> None:
+        """Its cache turns over as fast as that."""
+        if self.prefixes is not None:
+            self.prefixes.turned(event.endpoint, event.stored_tokens, event.removed_tokens, now)
 
     def _forget_if_gone(self, load: Load) -> None:
         if not load.up and not load.attempts:

@@ -68,6 +68,13 @@ class Prefixes:
             self._up &= ~slot.bit
             self._leaving.append(slot)
 
+    def cleared(self, endpoint: str) -> None:
+        """An endpoint that is there holds nothing any more, and nothing learned of it counts."""
+        slot = self._slots.get(endpoint)
+        if slot is not None:
+            self.down(endpoint)
+            self.up(endpoint, slot.belief.kv_tokens)
+
     def match(self, request: InferenceRequest, now: float) -> Match:
         """Who holds how much of a prompt. A few look-ups for each of the first few holders, however long it is."""
         chain = request.prefix
@@ -122,6 +129,12 @@ class Prefixes:
         slot = self._slots.get(endpoint)
         if slot is not None:
             slot.belief.used(tokens, now)
+
+    def turned(self, endpoint: str, stored_tokens: int, removed_tokens: int, now: float) -> None:
+        """The engine says how many tokens entered and left its cache."""
+        slot = self._slots.get(endpoint)
+        if slot is not None:
+            slot.belief.turned(stored_tokens, removed_tokens, now)
 
     def sweep(self, blocks: int) -> bool:
         """Forget so many blocks of endpoints that are gone; whether there are more. For a timer too."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from loadgen.engine_server import kv_events
+
 START = "import typer; from loadgen.__main__ import engine; typer.run(engine)"
 
 
@@ -38,6 +40,13 @@ def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path: Path
         (["--profile", "nope"], "no profile 'nope'"),
         (["--max-num-seq", "3"], "No such option"),
         (["--fault", "zap"], "no fault 'zap'"),
+        (["--kv-events-config", '{"endpont": "tcp://*:1"}'], "unknown field `endpont`"),
+        (["--kv-events-config", '{"enable_kv_cache_events": true, "publisher": "x"}'], "'x' is not one of zmq, null"),
+        (["--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "ipc://x"}'], "is not like tcp://*:5557"),
+        (
+            ["--kv-events-config", '{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:1"}'],
+            "no replay_endpoint",
+        ),
         (["--dialect", "sglang"], "is not one of vllm"),
         (["--max-num-batched-tokens", "10"], "at least --max-num-seqs"),
         (["--profile", "llama70b-fp8-h200-tp1", "--max-model-len", "200000"], "lower --max-model-len"),
@@ -58,3 +67,24 @@ def test_a_busy_port_is_named() -> None:
         done = subprocess.run([sys.executable, "-c", START, "--port", port], capture_output=True, text=True)
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr
+
+
+def test_a_busy_port_for_kv_events_is_named_and_without_pyzmq_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        at = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        text = json.dumps({"enable_kv_cache_events": True, "endpoint": at})
+        config = kv_events.read(text)
+        assert config is not None
+        with pytest.raises(ValueError, match=f"{at}: Address already in use"):
+            kv_events.Publisher(config, 0, kv_events.ToldCache(8, 16)).open()
+    assert config.at(2) == f"tcp://127.0.0.1:{taken_port(at) + 2}"
+    monkeypatch.setattr(kv_events, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'forebay\[kv-events\]'"):
+        kv_events.read(text)
+    assert kv_events.read("{}") is None
+
+
+def taken_port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.engine_server.kv_events import ToldCache, blocks
 from loadgen.sim.kv import InvariantError, KvCache
 
 
@@ -105,3 +106,30 @@ def test_blocks_are_conserved_whatever_is_done(actions: list[tuple[int, int]]) -
             held.append(found)
         kv.check()
     assert kv.referenced == len({block for blocks in held for block in blocks})
+
+
+def test_a_cleared_cache_finds_nothing_and_is_not_cleared_while_a_block_is_held() -> None:
+    kv = KvCache(4)
+    blocks = filled(kv, [1, 2])
+    assert not kv.clear()
+    assert kv.match([1, 2], 9) == blocks
+    kv.release(blocks)
+    assert kv.clear()
+    assert (kv.match([1, 2], 9), kv.cached, kv.free) == ([], 0, 4)
+    kv.check()
+    filled(kv, [3, 4, 5, 6])
+    kv.check()
+
+
+def test_a_told_cache_writes_down_what_is_stored_and_removed_with_its_tokens() -> None:
+    kv = ToldCache(2, 2)
+    first, second = blocks(b"\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0\4tail", [10, 20], 2)
+    held = filled(kv, [first, second])
+    stored = {"type": "BlockStored", "block_size": 2, "lora_id": None, "medium": "GPU"}
+    chain = {"block_hashes": [10, 20], "parent_block_hash": None, "token_ids": [1, 2, 3, 4]}
+    assert kv.take_events() == [stored | chain]
+    kv.release(held)
+    kv.take(1)
+    assert kv.take_events() == [{"type": "BlockRemoved", "block_hashes": [20], "medium": "GPU"}]
+    kv.publish(held[1], second)
+    assert kv.take_events() == [stored | {"block_hashes": [20], "parent_block_hash": 10, "token_ids": [3, 4]}]

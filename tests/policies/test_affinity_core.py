@@ -2,12 +2,13 @@
 
 import pytest
 
+from policies.events import CacheCleared, CacheTurned
 from policies.scoring import FEW_SEQS, SLACK_SEQS, bounded, cost
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Affinity, Band, Pool
-from tests.policies.given import BANDS, World, endpoint, request, settings
+from tests.policies.given import BANDS, World, endpoint, request, settings, told
 
 AFFINITY = Affinity()
 STANDARD = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=8.0)
@@ -376,3 +377,34 @@ def test_a_borrowed_endpoint_serves_a_warm_prompt_when_its_own_are_gone() -> Non
     assert made.arrive("q", 0.1, tokens=3000, prefix=chain(1, 40)) == []
     made.down("x", 0.2)
     assert made.first_token("l0", 0.3) in (["q>y"], ["q>z"])
+
+
+# ---- what an engine says of its cache
+
+
+def test_an_engine_that_lost_its_cache_is_cold_for_prompts_and_for_sessions() -> None:
+    made = world("xy")
+    where = warm(made, 1)
+    assert made.why("again", 1.0, tokens=4200, prefix=chain(1), session="s").cached_tokens == 4096
+    made.happen(CacheCleared(endpoint="z"), 2.0)
+    made.happen(CacheCleared(endpoint=where), 2.0)
+    made.finish("again", 2.0)
+    assert made.core._books.sessions.find("default", "s", 2.0) is None
+    assert made.why("cold", 3.0, tokens=4200, prefix=chain(1)).cached_tokens == 0
+
+
+def test_a_cache_that_turns_over_faster_than_was_thought_is_forgotten_sooner() -> None:
+    for stored, cached in [(0, 4096), (600_000, 0)]:
+        made = world("x", kv_tokens=100_000)
+        warm(made, 1)
+        made.happen(CacheTurned(endpoint="x", stored_tokens=stored, removed_tokens=0), 1.0)
+        assert made.why("again", 30.0, tokens=4200, prefix=chain(1)).cached_tokens == cached
+
+
+def test_nobody_waits_for_an_engine_that_has_lost_what_was_worth_waiting_for() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
+    assert told(made.happen(CacheCleared(endpoint=other), 1.1)) == []
+    assert told(made.happen(CacheCleared(endpoint=place), 1.2)) == [f"a>{other}"]

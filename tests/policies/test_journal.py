@@ -10,6 +10,8 @@ from policies.decisions import Dispatch, Reason, Reject, Why
 from policies.events import (
     Arrived,
     Bounced,
+    CacheCleared,
+    CacheTurned,
     Cancelled,
     Cause,
     EndpointDown,
@@ -34,6 +36,8 @@ EVENTS: list[Event] = [
     EndpointUp(endpoint=endpoint("x", pools=("main", "other"))),
     EndpointDown(name="x"),
     LoadObserved(endpoint="x", observed_s=1.5, running=3, waiting=0, kv_usage=None),
+    CacheCleared(endpoint="x"),
+    CacheTurned(endpoint="x", stored_tokens=4096, removed_tokens=0),
     LengthsRestored(state="{}"),
     SettingsChanged(settings=settings()),
     Tick(),

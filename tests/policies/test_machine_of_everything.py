@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from policies.decisions import Dispatch
-from policies.events import EndpointUp, LoadObserved
+from policies.events import CacheCleared, CacheTurned, EndpointUp, LoadObserved
 from policies.types import Affinity, Band, Endpoint, Pool
 from tests.policies import given, prompts
 from tests.policies.test_machine import Machine, Shadow
@@ -129,6 +129,14 @@ class Everything(Machine):
             context_tokens=8000,
         )
         self.happen(EndpointUp(endpoint=self.up[name]))
+
+    @rule(name=st.sampled_from(["e0", "e1", "e2", "e3"]))
+    def cache_is_cleared(self, name: str) -> None:
+        self.happen(CacheCleared(endpoint=name))
+
+    @rule(name=st.sampled_from(["e0", "e1", "e2", "e3"]), tokens=st.sampled_from([0, 100, 50_000]))
+    def cache_turns(self, name: str, tokens: int) -> None:
+        self.happen(CacheTurned(endpoint=name, stored_tokens=tokens, removed_tokens=tokens // 2))
 
     @rule(affinity=st.sampled_from(AFFINITIES))
     def affinity_changes(self, affinity: Affinity | None) -> None:

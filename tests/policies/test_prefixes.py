@@ -1,5 +1,6 @@
 """The index against a plain model of it, its bounds and its books; who must give when it is full."""
 
+import math
 import tracemalloc
 from random import Random
 
@@ -424,6 +425,36 @@ def test_an_engine_that_keeps_forgetting_is_believed_to_be_smaller_until_it_does
     for _ in range(1000):
         made.reported("x", 640, 640)
     assert belief.kept == 1.0
+
+
+def test_an_engine_that_tells_how_fast_its_cache_turns_over_is_believed_while_it_does() -> None:
+    made = index("x", kv_tokens=6_000)
+    belief = made._slots["x"].belief
+    made.used("x", 600, 0.0)  # ten a second, over the window of a minute
+    assert belief.lifetime_s(0.0) == pytest.approx(600)
+    made.turned("x", 5_400, 0, 0.0)
+    made.used("x", 100_000, 30.0)
+    assert belief.lifetime_s(0.0) == pytest.approx(60)
+    made.turned("x", 0, 6_000, 0.0)
+    assert belief.lifetime_s(0.0) == pytest.approx(30)
+    made.used("x", 6_000, 60.0)
+    assert belief.lifetime_s(60.0) == pytest.approx(6_000 / (200 / math.e + 100))
+    made.turned("nobody", 1, 1, 60.0)
+
+
+def test_a_cleared_cache_holds_nothing_and_fills_again() -> None:
+    made, one = index("x", "y", kv_tokens=64 * 100), asked(prompt("a" * 10))
+    made.insert("x", one, 0.0)
+    made.insert("y", one, 0.0)
+    made.reported("x", 640, 0)
+    made.cleared("x")
+    made.cleared("nobody")
+    found = made.match(one, 1.0)
+    assert (found.tokens("x"), found.tokens("y"), found.holders) == (0, 640, ("y",))
+    made.insert("x", one, 1.0)
+    assert made.match(one, 1.0).cached("x") == 640
+    made.sweep(1000)
+    audit(made)
 
 
 # Memory
