@@ -12,7 +12,7 @@ from policies.admission import is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
-from policies.saturation import holds, kv_need, with_room
+from policies.saturation import has_a_place, holds, kv_need, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books
 from policies.state.endings import evict
@@ -93,10 +93,15 @@ class Placing:
             out.append(self.drop(dropped, Reason.EVICTED, now))
             turn = in_turn(pool, now)
         loads = pool.up if pool.rescan else [load for load in pool.freed.values() if pool in load.pools]
+        loads = [load for load in loads if has_a_place(load)]
         left = {False: loads, True: loads}
+        prefixes = self.books.prefixes
         for ticket in turn:
+            if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
+                ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
-            self._rematch(ticket, now)
+            if not loads and not pool.lenders:
+                continue
             room = self.room(ticket, loads, now)
             if room:
                 return ticket, room
@@ -115,10 +120,6 @@ class Placing:
             borrowed = [load for load in lent(pool, ticket, now) if ticket.may_use(load.name)]
             room = with_room(borrowed, ticket, pool.long_from)
         return room
-
-    def _rematch(self, ticket: Ticket, now: float) -> None:
-        if self.books.prefixes is not None and ticket.request.prefix and now - ticket.matched_s > REMATCH_S:
-            ticket.take_match(self.books.prefixes.match(ticket.request, now), now)
 
     # ---- one request
 
