@@ -138,11 +138,14 @@ class Placing:
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
         """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
+        here = room[0] if len(room) == 1 else min(room, key=lambda load: cost(load, ticket))
+        most_cached = ticket.match.most_tokens() if ticket.match is not None else 0
+        if (ticket.uncached(here.name) - ticket.tokens + most_cached) / here.speed < WARM_GAIN_S:
+            return None  # nobody can have so much more of it
         loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
         warm = min(loads, key=lambda load: cost(load, ticket), default=None)
         if warm is None or warm in room or not holds(warm, ticket):
             return None  # when a sequence ends nobody knows; when a prefill ends, one can say
-        here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
         wait_s = warm.prefill_tokens / warm.speed
         most_s = min(gain_s, WARM_SLACK_RATIO * (ticket.due_s - now))
