@@ -26,18 +26,22 @@ CODEL_INTERVAL_S = 1.0
 
 def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     """Seconds until the first token of a request that starts to wait now."""
-    nearest_s, speed, weight, short = inf, 0.0, ticket.weight, not ticket.long
+    nearest_s, all_per_s, weight, short = inf, 0.0, ticket.weight, not ticket.long
+    somewhere = ticket.match is not None or ticket.hint  # some of it is cached, but where?
     for load in pool.up:
-        speed += load.speed
+        speed = load.speed
+        all_per_s += speed
         busy = load.prefill_tokens
         if short and load.longs and load.endpoint.long_prefill_cap:
             busy -= load.long_tokens
-        at_best_s = (busy + weight + load.step_tokens) / load.speed  # what is cached just there costs more to know
-        if at_best_s < nearest_s:
-            nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
-    if not speed:
+        at_best_s = (busy + weight + load.step_tokens) / speed
+        if at_best_s < nearest_s:  # what is cached just there costs more to know
+            here_s = service_s(load, busy + ticket.uncached(load.name)) if somewhere else at_best_s
+            if here_s < nearest_s:
+                nearest_s = here_s
+    if not all_per_s:
         return inf
-    return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S
+    return pool.tokens_ahead(ticket.band.rank, ticket.long) / all_per_s + nearest_s + OVERHEAD_S
 
 
 def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:

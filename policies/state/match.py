@@ -75,7 +75,8 @@ class Match:
         for slot, depth in deepest:
             self._rest ^= slot.bit
             self._found[slot.name] = self._fresh_tokens(slot, depth)
-        self.holders = tuple(sorted(filter(self._found.get, self._found), key=self._found.__getitem__, reverse=True))
+        found = self._found
+        self.holders = tuple(sorted(filter(found.get, found), key=found.__getitem__, reverse=True))
 
     def tokens(self, endpoint: str) -> int:
         """Tokens of the prompt that were sent there before and not too long ago; before any trust."""
@@ -90,7 +91,9 @@ class Match:
 
     def cached(self, endpoint: str) -> int:
         """Tokens of the prompt that this endpoint will probably not have to compute."""
-        tokens = self.tokens(endpoint)
+        tokens = self._found.get(endpoint)
+        if tokens is None:
+            tokens = self.tokens(endpoint)
         return int(tokens * self._slots[endpoint].belief.trust) if tokens else 0
 
     def most_tokens(self) -> int:
@@ -102,8 +105,8 @@ class Match:
 
     def _fresh_tokens(self, slot: Slot, depth: int) -> int:
         """Tokens of the first `depth` blocks, as far as they are not too old."""
-        since_s = self._now - slot.belief.lifetime_s(self._now)
-        return self._tokens_to(slot.holdings.fresh(self._request.prefix, depth, since_s))
+        now = self._now
+        return self._tokens_to(slot.holdings.fresh(self._request.prefix, depth, now - slot.belief.lifetime_s(now)))
 
     def _tokens_to(self, depth: int) -> int:
         """Tokens of the first `depth` blocks; at least one of the prompt is left to compute."""

@@ -143,7 +143,8 @@ class Prefixes:
         if bits.bit_count() > most:
             self._turn = (self._turn + 1) % bits.bit_length()
             low = bits & ((1 << self._turn) - 1)
-            return [*self._lowest(bits ^ low, most), *self._lowest(low, most)][:most]
+            slots = self._lowest(bits ^ low, most)
+            return slots if len(slots) == most else slots + self._lowest(low, most - len(slots))
         return self._lowest(bits, most)
 
     def _lowest(self, bits: int, most: int) -> list[Slot]:

@@ -248,7 +248,11 @@ class PoolQueue:
 
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
-        return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
+        ahead = 0
+        for (other, lane), tokens in self.tokens_of.items():
+            if other <= rank and lane is long:
+                ahead += tokens
+        return ahead
 
     def view(self) -> PoolView:
         """The pool as others may see it."""
