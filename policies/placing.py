@@ -12,7 +12,7 @@ from policies.admission import is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
-from policies.saturation import has_a_place, holds, kv_need, with_room
+from policies.saturation import holds, kv_need, with_a_place, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books
 from policies.state.endings import evict
@@ -92,8 +92,7 @@ class Placing:
         while pool.above_since and (dropped := next((each for each in turn if is_dropped(each, now)), None)):
             out.append(self.drop(dropped, Reason.EVICTED, now))
             turn = in_turn(pool, now)
-        loads = pool.up if pool.rescan else [load for load in pool.freed.values() if pool in load.pools]
-        loads = [load for load in loads if has_a_place(load)]
+        loads = with_a_place(pool.up if pool.rescan else (each for each in pool.freed.values() if pool in each.pools))
         left = {False: loads, True: loads}
         prefixes = self.books.prefixes
         for ticket in turn:
