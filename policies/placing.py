@@ -92,7 +92,7 @@ class Placing:
         while pool.above_since and (dropped := next((each for each in turn if is_dropped(each, now)), None)):
             out.append(self.drop(dropped, Reason.EVICTED, now))
             turn = in_turn(pool, now)
-        loads = with_a_place(pool.up if pool.rescan else (each for each in pool.freed.values() if pool in each.pools))
+        loads = pool.up if pool.rescan else with_a_place([each for each in pool.freed.values() if pool in each.pools])
         left = {False: loads, True: loads}
         prefixes = self.books.prefixes
         for ticket in turn:

@@ -7,7 +7,7 @@ it has lanes for; beside one there is room for short ones where the engine caps 
 does not. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
@@ -38,7 +38,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     return found
 
 
-def with_a_place(loads: Iterable[Load]) -> list[Load]:
+def with_a_place(loads: Sequence[Load]) -> list[Load]:
     """Those that may take one more sequence: the others are no use to anybody."""
     return [load for load in loads if not load.sequences or load.sequences + load.foreign + 1 <= load.room_seqs]
 

@@ -23,9 +23,13 @@ def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:
     """The best of at least one."""
     if len(loads) == 1:
         return loads[0]
-    costs = [cost(load, ticket) for load in loads]
-    least = min(costs)
-    ties = [load for load, this in zip(loads, costs, strict=True) if this == least]
+    least, ties = cost(loads[0], ticket), [loads[0]]
+    for load in loads[1:]:
+        this = cost(load, ticket)
+        if this < least:
+            least, ties = this, [load]
+        elif this == least:
+            ties.append(load)
     return ties[0] if len(ties) == 1 else _drawn(ties, random)
 
 
