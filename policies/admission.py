@@ -9,6 +9,8 @@ in then makes the next one late (docs/adr/0011-refuse-the-likely-late.md). Refus
 after.
 """
 
+from math import inf
+
 from policies.saturation import pool_saturation, service_s
 from policies.state.forecasts import Forecast
 from policies.state.queues import PoolQueue
@@ -24,18 +26,22 @@ CODEL_INTERVAL_S = 1.0
 
 def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     """Seconds until the first token of a request that starts to wait now."""
-    nearest_s, speed = float("inf"), 0.0
+    nearest_s, all_per_s, weight, short = inf, 0.0, ticket.weight, not ticket.long
+    somewhere = ticket.match is not None or ticket.hint  # some of it is cached, but where?
     for load in pool.up:
-        speed += load.speed
-        beside = not ticket.long and load.endpoint.long_prefill_cap
-        busy = load.prefill_tokens - (load.long_tokens if beside else 0)
-        if (
-            busy + ticket.weight + load.step_tokens
-        ) / load.speed < nearest_s:  # at best; what is cached just there costs more to know
-            nearest_s = min(nearest_s, service_s(load, busy + ticket.uncached(load.name)))
-    if not speed:
-        return float("inf")
-    return pool.tokens_ahead(ticket.band.rank, ticket.long) / speed + nearest_s + OVERHEAD_S
+        speed = load.speed
+        all_per_s += speed
+        busy = load.prefill_tokens
+        if short and load.longs and load.endpoint.long_prefill_cap:
+            busy -= load.long_tokens
+        at_best_s = (busy + weight + load.step_tokens) / speed
+        if at_best_s < nearest_s:  # what is cached just there costs more to know
+            here_s = service_s(load, busy + ticket.uncached(load.name)) if somewhere else at_best_s
+            if here_s < nearest_s:
+                nearest_s = here_s
+    if not all_per_s:
+        return inf
+    return pool.tokens_ahead(ticket.band.rank, ticket.long) / all_per_s + nearest_s + OVERHEAD_S
 
 
 def on_late(ticket: Ticket, forecast: Forecast, now: float) -> str:

@@ -14,12 +14,12 @@ band that can still be saved, in order of arrival, until it has waited so long t
 dispatch of the pool is for the starved.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil, inf
 
 from policies.saturation import service_s
 from policies.state.ledger import Load
-from policies.state.queues import PoolQueue
+from policies.state.queues import Line, PoolQueue, Turn
 from policies.state.tickets import Ticket
 from policies.types import Band
 
@@ -27,6 +27,7 @@ BUCKET_S = 0.05
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
 WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
 GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
+ROUNDING_S = 1e-6  # by which a computed moment may be late
 LOST_SLOS = 1.0  # so many times its promise too late, a request no longer pushes ahead
 STARVED_S, STARVED_SLOS = 2.0, 2.0  # a request that has waited longer than both is starved
 STARVED_EVERY = 4  # one dispatch in so many is for the starved
@@ -67,31 +68,50 @@ def _group(ticket: Ticket) -> int:
 
 def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     """The head of every line of a pool, the first to be served first."""
-    heads: list[tuple[int, bool, tuple[float, ...], Ticket]] = []
-    starved: list[Ticket] = []
+    turn = pool.turn
+    if pool.new_heads:
+        _renew(turn, pool.new_heads, now)
+        pool.new_heads = {}
+    if turn.until_s <= now:
+        _line_up(pool, now)
+    if pool.passed < STARVED_EVERY - 1:
+        return turn.tickets
+    starved = [each[3] for each in turn.standings if each[1] and is_starved(each[3], now)]
+    return sorted(starved, key=_order) + turn.tickets if starved else turn.tickets
+
+
+def _line_up(pool: PoolQueue, now: float) -> None:
+    """Put all heads in order. Those that can no longer be in time stand in their late line then."""
+    lines: dict[Line, None] = {}
     for lane in pool.lanes():
-        ready, late = lane.ready.head(), lane.late.head()
+        ready = lane.ready.head()
         if ready is not None and ready.lost_s <= now:
             lane.give_up(now)
             pool.rescan = True  # the line has another head: it may fit where nobody has looked
-            ready, late = lane.ready.head(), lane.late.head()
-        if ready is not None:
-            heads.append((rank(ready, now), False, ready.key, ready))
-        if late is not None:
-            heads.append((rank(late, now), True, (late.order,), late))
-            if pool.passed >= STARVED_EVERY - 1 and is_starved(late, now):
-                starved.append(late)
-    if len(heads) > 1:
-        heads.sort(key=_key)
-    in_line = [head[3] for head in heads]
-    if not starved:
-        return in_line
-    starved.sort(key=_order)
-    return starved + in_line
+        lines[lane.ready] = lines[lane.late] = None
+    pool.turn.standings, pool.turn.until_s = [], inf
+    _renew(pool.turn, lines, now)
 
 
-def _key(head: tuple[int, bool, tuple[float, ...], Ticket]) -> tuple[int, bool, tuple[float, ...]]:
-    return head[:3]
+def _renew(turn: Turn, lines: Mapping[Line, None], now: float) -> None:
+    """These lines may have other heads than before."""
+    turn.standings = [each for each in turn.standings if each[4] not in lines]
+    for line in lines:
+        head = line.head()
+        if head is None:
+            continue
+        late = line is line.lane.late
+        turn.standings.append((rank(head, now), late, (head.order,) if late else head.key, head, line))
+        turn.until_s = min(turn.until_s, _changes_s(head, now), inf if late else head.lost_s)
+    turn.standings.sort()
+    turn.tickets = [each[3] for each in turn.standings]
+
+
+def _changes_s(ticket: Ticket, now: float) -> float:
+    """Until when its rank is surely what it is now."""
+    band, arrived_s = ticket.band, ticket.request.arrived_s
+    steps = int((now - arrived_s) / band.age_after_s)
+    return arrived_s + (steps + 1) * band.age_after_s - ROUNDING_S if steps < band.rank else inf
 
 
 def _order(ticket: Ticket) -> int:

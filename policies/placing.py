@@ -12,7 +12,7 @@ from policies.admission import is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
-from policies.saturation import holds, kv_need, with_room
+from policies.saturation import holds, kv_need, with_a_place, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books
 from policies.state.endings import evict
@@ -92,11 +92,15 @@ class Placing:
         while pool.above_since and (dropped := next((each for each in turn if is_dropped(each, now)), None)):
             out.append(self.drop(dropped, Reason.EVICTED, now))
             turn = in_turn(pool, now)
-        loads = pool.up if pool.rescan else [load for load in pool.freed.values() if pool in load.pools]
+        loads = pool.up if pool.rescan else with_a_place([each for each in pool.freed.values() if pool in each.pools])
         left = {False: loads, True: loads}
+        prefixes = self.books.prefixes
         for ticket in turn:
+            if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
+                ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
-            self._rematch(ticket, now)
+            if not loads and not pool.lenders:
+                continue
             room = self.room(ticket, loads, now)
             if room:
                 return ticket, room
@@ -116,10 +120,6 @@ class Placing:
             room = with_room(borrowed, ticket, pool.long_from)
         return room
 
-    def _rematch(self, ticket: Ticket, now: float) -> None:
-        if self.books.prefixes is not None and ticket.request.prefix and now - ticket.matched_s > REMATCH_S:
-            ticket.take_match(self.books.prefixes.match(ticket.request, now), now)
-
     # ---- one request
 
     def place(self, ticket: Ticket, room: Sequence[Load], now: float, may_wait: bool = True) -> Dispatch | None:
@@ -137,11 +137,14 @@ class Placing:
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
         """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
+        here = room[0] if len(room) == 1 else min(room, key=lambda load: cost(load, ticket))
+        most_cached = ticket.match.most_tokens() if ticket.match is not None else 0
+        if (ticket.uncached(here.name) - ticket.tokens + most_cached) / here.speed < WARM_GAIN_S:
+            return None  # nobody can have so much more of it
         loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
         warm = min(loads, key=lambda load: cost(load, ticket), default=None)
         if warm is None or warm in room or not holds(warm, ticket):
             return None  # when a sequence ends nobody knows; when a prefill ends, one can say
-        here = min(room, key=lambda load: cost(load, ticket))
         gain_s = (ticket.uncached(here.name) - ticket.uncached(warm.name)) / here.speed
         wait_s = warm.prefill_tokens / warm.speed
         most_s = min(gain_s, WARM_SLACK_RATIO * (ticket.due_s - now))

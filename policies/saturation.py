@@ -38,6 +38,11 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     return found
 
 
+def with_a_place(loads: Sequence[Load]) -> list[Load]:
+    """Those that may take one more sequence: the others are no use to anybody."""
+    return [load for load in loads if not load.sequences or load.sequences + load.foreign + 1 <= load.room_seqs]
+
+
 def holds(load: Load, ticket: Ticket) -> bool:
     """Whether a place and memory are left."""
     if load.sequences + load.foreign + ticket.sequences > load.room_seqs:

@@ -67,6 +67,9 @@ def _queue(books: Books, pool: PoolQueue) -> None:
         _equal(f"flow {key} bytes", sum(ticket.request.body_bytes for ticket in mine), flow.queued_bytes)
         found += sum(_lane(lane) for lane in flow.lanes.values())
     _equal(f"pool {pool.name} in lanes", found, pool.queued)
+    known = {each[4]: each[3] for each in pool.turn.standings if each[4] not in pool.new_heads}
+    lines = [line for lane in pool.lanes() for line in (lane.ready, lane.late) if line and line not in pool.new_heads]
+    _equal(f"pool {pool.name} heads in turn", {line: line.head() for line in lines}, known)
     if pool.rescan or pool.freed:
         raise InvariantError(f"pool {pool.name}: an event ended with endpoints still to look at")
 

@@ -13,7 +13,7 @@ A guess from what was sent where, corrected by what engines report; it never hol
 from policies.fingerprint import block_at, depth_bytes
 from policies.state.belief import Belief
 from policies.state.lru import BLOCK_BYTES, RUN_BYTES, SHELF_BYTES, Account, Chain, Holdings, Known, Run, clear, mark
-from policies.state.match import Match, Slot
+from policies.state.match import Match, Slot, deepest_of
 from policies.types import Affinity, InferenceRequest
 
 STRETCHES = 1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
@@ -83,11 +83,11 @@ class Prefixes:
         deepest: list[tuple[Slot, int]] = []
         depth = len(chain)
         while left and len(deepest) < MOST_HOLDERS:
-            depth = self._deepest(known, chain, depth, left)
+            depth = deepest_of(known, chain, depth, left)
             here = known[chain[depth - 1]] & left
             deepest += [(slot, depth) for slot in self._some(here, MOST_HOLDERS - len(deepest))]
             left &= ~here
-        return Match(request, now, self._slots, warm, deepest)
+        return Match(request, now, self._slots, (known, warm), deepest)
 
     def insert(self, endpoint: str, request: InferenceRequest, now: float) -> None:
         """The request goes to this endpoint, which will hold its prompt. A burst finds its leader so."""
@@ -151,25 +151,13 @@ class Prefixes:
     def _stretch(self, chain: Chain) -> Known:
         return self._known[chain[0] % STRETCHES if chain else 0]
 
-    @staticmethod
-    def _deepest(known: Known, chain: Chain, most: int, bits: int) -> int:
-        """How many blocks, at most `most`, the deepest of these endpoints holds; each holds the first one."""
-        low, high = 1, most + 1
-        middle = most
-        while low + 1 < high:
-            if known.get(chain[middle - 1], 0) & bits:
-                low = middle
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return low
-
     def _some(self, bits: int, most: int) -> list[Slot]:
         """At most so many endpoints of these bits; of more, each time others, so that no place in the list is better."""
         if bits.bit_count() > most:
             self._turn = (self._turn + 1) % bits.bit_length()
             low = bits & ((1 << self._turn) - 1)
-            return [*self._lowest(bits ^ low, most), *self._lowest(low, most)][:most]
+            slots = self._lowest(bits ^ low, most)
+            return slots if len(slots) == most else slots + self._lowest(low, most - len(slots))
         return self._lowest(bits, most)
 
     def _lowest(self, bits: int, most: int) -> list[Slot]:

@@ -113,6 +113,20 @@ class Flow:
         self.queued_bytes = 0
 
 
+Standing = tuple[int, bool, tuple[float, ...], Ticket, Line]  # rank, is late, key: no two are equal in these three
+
+
+class Turn:
+    """The heads of all lines in the order in which they are served, good until `until_s` (`policies.ordering`)."""
+
+    __slots__ = ("standings", "tickets", "until_s")
+
+    def __init__(self) -> None:
+        self.standings: list[Standing] = []
+        self.tickets: list[Ticket] = []
+        self.until_s = 0.0
+
+
 class PoolQueue:
     """What waits for one pool, and the endpoints it may use: `up` its own, `lenders` the pools it borrows from."""
 
@@ -130,6 +144,7 @@ class PoolQueue:
         "model",
         "most_urgent",
         "name",
+        "new_heads",
         "passed",
         "pool",
         "queued",
@@ -139,6 +154,7 @@ class PoolQueue:
         "rescan",
         "services",
         "tokens_of",
+        "turn",
         "up",
         "urgent_until_s",
         "work",
@@ -166,6 +182,8 @@ class PoolQueue:
         self.most_urgent = 0  # rank of the most urgent class that came in the last minute
         self.urgent_until_s = 0.0
         self.passed = 0  # dispatches since a starved request had its turn
+        self.turn = Turn()
+        self.new_heads: dict[Line, None] = {}  # lines whose heads it does not know yet
         self.drain = Drain(window_s)
         self.work = LaneWork()
         # Between events no head of a line fits anywhere. So an arrival behind a head changes nothing, and after an
@@ -191,7 +209,10 @@ class PoolQueue:
         if lane is None:
             lane = flow.lanes[lane_key] = Lane(flow, lane_key)
         self._count(flow, ticket, 1)
-        return lane.ready.push(ticket.key, ticket)
+        is_head = lane.ready.push(ticket.key, ticket)
+        if is_head:
+            self.new_heads[lane.ready] = None
+        return is_head
 
     def remove(self, ticket: Ticket) -> bool:
         """True when the line has another head now, or is gone."""
@@ -201,6 +222,8 @@ class PoolQueue:
         lane = line.lane
         flow = lane.flow
         was_head = line.remove(ticket)
+        if was_head:
+            self.new_heads[line] = None
         self._count(flow, ticket, -1)
         if not lane.ready.heap and not lane.late.heap:
             del flow.lanes[lane.key]
@@ -225,7 +248,11 @@ class PoolQueue:
 
     def tokens_ahead(self, rank: int, long: bool) -> int:
         """Prompt tokens that wait in this lane with the same or more urgency."""
-        return sum(tokens for (other, lane), tokens in self.tokens_of.items() if other <= rank and lane is long)
+        ahead = 0
+        for (other, lane), tokens in self.tokens_of.items():
+            if other <= rank and lane is long:
+                ahead += tokens
+        return ahead
 
     def view(self) -> PoolView:
         """The pool as others may see it."""

@@ -204,6 +204,19 @@ def test_of_many_equal_holders_each_has_its_turn_and_all_answer() -> None:
     assert set(seen.values()) == {8}
 
 
+def test_the_most_that_anybody_has_is_known_without_asking_all_even_what_came_after_the_match() -> None:
+    names = [f"engine-{at}" for at in range(64)]
+    made, words = index(*names), fresh(RANDOM, 30)
+    for name in names:
+        made.insert(name, asked(words[:10]), 0.0)
+    found = made.match(asked(words), 1.0)
+    assert found.most_tokens() == 640
+    other = next(name for name in names if name not in found.holders)
+    made.insert(other, asked(words[:20]), 1.0)
+    assert found.most_tokens() == 1280
+    assert found.tokens(other) == 1280
+
+
 # Life of an entry
 
 
