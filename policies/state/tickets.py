@@ -87,14 +87,15 @@ class Ticket:
         """Prompt tokens that this endpoint would have to compute."""
         match = self.match
         if match is not None:
-            return self.tokens - match.cached(endpoint)
+            left = self.tokens - match.cached(endpoint)
+            return left if left > 0 else min(1, self.tokens)  # the match goes by the driver's estimate of the prompt
         return self.tokens - self.hint_tokens if endpoint == self.hint else self.tokens
 
     def take_match(self, match: Match, now: float) -> int:
         """Remember who has how much of its prompt cached; the most that anybody has."""
         self.matched_s = now
         self.match = match if match.holders else None
-        return match.cached(match.holders[0]) if match.holders else 0
+        return min(match.cached(match.holders[0]), max(0, self.tokens - 1)) if match.holders else 0
 
     def take_hint(self, endpoint: str, tokens: int) -> int:
         """Take what the last turn of its session left there for cached; those tokens."""

@@ -71,6 +71,7 @@ def request(
     prefix: tuple[int, ...] = (),
     session: str = "",
     max_output: int = 256,
+    text_bytes: int = 0,
 ) -> InferenceRequest:
     """`deadline_s` counts from `at`."""
     return InferenceRequest(
@@ -88,6 +89,7 @@ def request(
         body_bytes=body_bytes,
         prefix=prefix,
         session=session,
+        text_bytes=text_bytes,
     )
 
 

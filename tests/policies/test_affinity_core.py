@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.events import CacheCleared, CacheTurned
+from policies.events import CacheCleared, CacheTurned, Finished, Outcome
 from policies.scoring import FEW_SEQS, SLACK_SEQS, bounded, cost
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
@@ -408,3 +408,17 @@ def test_nobody_waits_for_an_engine_that_has_lost_what_was_worth_waiting_for() -
     assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
     assert told(made.happen(CacheCleared(endpoint=other), 1.1)) == []
     assert told(made.happen(CacheCleared(endpoint=place), 1.2)) == [f"a>{other}"]
+
+
+def test_a_prompt_that_is_shorter_than_it_looked_is_never_less_than_nothing() -> None:
+    """The index goes by the driver's estimate, the core by what it has learned: here a fifth of it."""
+    made = world()
+    for number in range(200):
+        made.arrive(f"w{number}", tokens=2048, prefix=chain(1, 28), text_bytes=8192)
+        made.first_token(f"w{number}", 0.0)
+        done = Finished(
+            request_id=f"w{number}", attempt=1, outcome=Outcome.COMPLETED, prompt_tokens=1100, output_tokens=3
+        )
+        made.happen(done, 0.0)
+    made.arrive("again", 1.0, tokens=2048, prefix=chain(1, 28), text_bytes=8192)
+    assert sum(view.prefill_tokens for view in made.core.endpoints()) == 1
