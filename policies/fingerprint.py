@@ -87,8 +87,10 @@ def _text(parts: Sequence[bytes], most_bytes: int) -> bytes:
 
 
 def _hashes(text: memoryview, block_bytes: int, previous: int) -> list[int]:
+    digest = xxh3_64_intdigest
     hashes = []
-    for start in range(0, len(text) - block_bytes + 1, block_bytes):
-        previous = xxh3_64_intdigest(text[start : start + block_bytes], previous)
+    whole = text[: len(text) // block_bytes * block_bytes]
+    for (block,) in struct.iter_unpack(f"{block_bytes}s", whole):
+        previous = digest(block, previous)
         hashes.append(previous)
     return hashes
