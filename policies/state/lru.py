@@ -57,14 +57,6 @@ class Shelf:
             return once or again
         return again if now - again.used_s > SLOWER * (now - once.used_s) else once
 
-    def stale(self, before_s: float) -> "Run | None":
-        """A run last used before then, none of whose followers is left."""
-        for queue in (self.once, self.again):
-            run = next(iter(queue), None)
-            if run is not None and run.used_s < before_s:
-                return run
-        return None
-
 
 class Run:
     """Consecutive blocks of one chain, from depth `start` on, all last used at `used_s`; `queue` is one of its shelf's."""
@@ -120,7 +112,7 @@ class Holdings:
         """The first `depth` blocks, all held, are used now; `again` by one more request."""
         while depth:
             run = self._runs[chain[depth - 1]]
-            if again and run.end() > depth:
+            if again and run.start + len(run.blocks) > depth:
                 run = self._cut(run, depth)
             run.used_s = now
             if again and run.queue is run.shelf.once:
@@ -167,7 +159,15 @@ class Holdings:
 
     def stale(self, before_s: float) -> Run | None:
         """A run last used before then, of the tenant whose turn it is; None also when only others have one."""
-        return self._look().stale(before_s) if self._ring else None
+        if not self._ring:
+            return None
+        shelf = self._look()
+        for queue in (shelf.once, shelf.again):
+            for run in queue:
+                if run.used_s < before_s:
+                    return run
+                break  # the others are younger
+        return None
 
     def own_end(self, chain: Chain) -> Run | None:
         """The run that only the last request with this chain has brought, if there is one."""

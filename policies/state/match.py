@@ -44,8 +44,11 @@ class Match:
         self._now = now
         self._slots = slots
         self._warm = warm
-        self._found = {slot.name: self._fresh_tokens(slot, depth) for slot, depth in deepest}
-        self.holders = tuple(sorted(filter(self._found.get, self._found), key=self._found.__getitem__, reverse=True))
+        self._found: dict[str, int] = {}
+        found = self._found
+        for slot, depth in deepest:
+            found[slot.name] = self._fresh_tokens(slot, depth)
+        self.holders = tuple(sorted(filter(found.get, found), key=found.__getitem__, reverse=True))
 
     def tokens(self, endpoint: str) -> int:
         """Tokens of the prompt that were sent there before and not too long ago; before any trust."""
@@ -60,16 +63,19 @@ class Match:
 
     def cached(self, endpoint: str) -> int:
         """Tokens of the prompt that this endpoint will probably not have to compute."""
-        tokens = self.tokens(endpoint)
+        tokens = self._found.get(endpoint)
+        if tokens is None:
+            tokens = self.tokens(endpoint)
         return int(tokens * self._slots[endpoint].belief.trust) if tokens else 0
 
     def _fresh_tokens(self, slot: Slot, depth: int) -> int:
         """Tokens of the first `depth` blocks, as far as they are not too old; at least one is left to compute."""
-        request, holdings = self._request, slot.holdings
-        since_s = self._now - slot.belief.lifetime_s(self._now)
+        request, now, holdings = self._request, self._now, slot.holdings
+        since_s = now - slot.belief.lifetime_s(now)
         text_bytes = depth_bytes(holdings.fresh(request.prefix, depth, since_s), holdings.block_tokens)
-        if request.text_bytes and request.prompt_tokens:
-            tokens = text_bytes * request.prompt_tokens // request.text_bytes
+        prompt_tokens = request.prompt_tokens
+        if request.text_bytes and prompt_tokens:
+            tokens = text_bytes * prompt_tokens // request.text_bytes
         else:
             tokens = text_bytes // TOKEN_BYTES
-        return max(0, min(tokens, request.prompt_tokens - 1))
+        return max(0, min(tokens, prompt_tokens - 1))
