@@ -11,7 +11,6 @@ Token ids are decoded, since their blocks are numbers of ids: at most `IDS_BYTES
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -57,7 +56,7 @@ _EFFORTS = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
 _SHAPES = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What is known of a prompt. `exact_tokens` 0: it is no list of token ids. `kind`: text, code or cjk.
 
     `shape` begins with `schema` or `tool` where that fixes the form of the answer. `chain` and `head` as in
@@ -75,7 +74,10 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     """Look at the prompt of a call. `domain`: the tenant, the salt of its caches, the engine's name of the model."""
     fields, route = call.fields, call.route
     shape = "" if _SHAPES.isdisjoint(fields) else _shape(fields)
-    parts = [bytes(fields[name]) for name in _ORDER.get(route.name, ()) if name in fields]
+    parts = []
+    for name in _ORDER.get(route.name, ()):
+        if name in fields:
+            parts.append(bytes(fields[name]))
     if not parts:
         return Prompt(0, "text", shape, (), 0)
     last = parts[-1]
@@ -165,8 +167,7 @@ def _system_bytes(messages: bytes) -> int:
     while at >= 0:
         role = _ROLE(messages, at)
         if role is not None and role[1] not in _SYSTEM:
-            begins_here = messages[:at].rstrip().endswith(b"{")
-            return at if end and begins_here else end
+            return at if end and messages[:at].rstrip().endswith(b"{") else end
         if role is not None:
             end = role.end()
         at = messages.find(b'"role"', at + 1, fingerprint.HEAD_BYTES)

@@ -104,7 +104,8 @@ class Prefixes:
             known = self._known[chain[0] % STRETCHES]
             holdings.add(request.tenant, chain[:end], depth, known, now)
             mark(known, chain[depth:end], slot.bit)
-        self.sweep(SWEEP_BLOCKS)
+        if self._leaving:
+            self.sweep(SWEEP_BLOCKS)
 
     def confirm(self, endpoint: str, request: InferenceRequest, now: float) -> None:
         """The request ended there: until now the engine has surely had its prompt."""
