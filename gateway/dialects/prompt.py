@@ -74,13 +74,13 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     """Look at the prompt of a call. `domain`: the tenant, the salt of its caches, the engine's name of the model."""
     fields, route = call.fields, call.route
     shape = "" if _SHAPES.isdisjoint(fields) else _shape(fields)
-    parts = []
+    parts: list[bytes | memoryview] = []
     for name in _ORDER.get(route.name, ()):
         if name in fields:
-            parts.append(bytes(fields[name]))
+            last = bytes(fields[name])
+            parts.append(last)
     if not parts:
         return Prompt(0, "text", shape, (), 0)
-    last = parts[-1]
     generates = route.kind is _GENERATE
     if last[1:2] not in _TEXT_OPENS and _IDS(last):
         chain = _of_ids(last, block_tokens, _seeds(domain)[0]) if generates else ()
@@ -88,16 +88,19 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     kind = _kind(last)
     if not generates:
         return Prompt(0, kind, shape, (), 0)
-    parts[-1] = last = _open(last)
+    parts[-1] = open_end = _open(last)
     salted, plain = _seeds(domain)
     chain = fingerprint.chain(parts, block_tokens, salted)
-    parts[-1] = last[: _system_bytes(last) if route.name != "completions" else _template_bytes(last)]
+    parts[-1] = open_end[: _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)]
     return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
 
 
-def _open(raw: bytes) -> bytes:
+def _open(raw: bytes) -> memoryview:
     """A list or a string as it may go on in the next turn."""
-    return raw[:-1].rstrip() if raw[:1] == b"[" else raw[:-1]
+    end = len(raw) - 1
+    while raw[:1] == b"[" and raw[end - 1 : end].isspace():
+        end -= 1
+    return memoryview(raw)[:end]
 
 
 def _kind(raw: bytes) -> str:
@@ -150,7 +153,7 @@ def _of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
         return ()
 
 
-def _template_bytes(text: bytes) -> int:
+def _template_bytes(text: memoryview) -> int:
     """A prompt without roles may begin with a template, if it is long enough."""
     return fingerprint.HEAD_BYTES if len(text) >= fingerprint.HEAD_BYTES else 0
 
