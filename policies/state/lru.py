@@ -40,13 +40,14 @@ class Account:
 
 
 class Shelf:
-    """What the requests of one tenant have left on one endpoint."""
+    """What the requests of one tenant have left on one endpoint; no run of it was last used before `oldest_s`."""
 
-    __slots__ = ("again", "blocks", "once", "tenant")
+    __slots__ = ("again", "blocks", "oldest_s", "once", "tenant")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.blocks = 0
+        self.oldest_s = -inf
         self.once: OrderedDict[Run, None] = OrderedDict()
         self.again: OrderedDict[Run, None] = OrderedDict()
 
@@ -56,6 +57,18 @@ class Shelf:
         if once is None or again is None:
             return once or again
         return again if now - again.used_s > SLOWER * (now - once.used_s) else once
+
+    def stale(self, before_s: float) -> "Run | None":
+        """A run last used before then, none of whose followers is left."""
+        oldest_s = inf
+        for queue in (self.once, self.again):
+            run = next(iter(queue), None)
+            if run is not None:
+                oldest_s = min(oldest_s, run.used_s)
+                if run.used_s < before_s:
+                    return run
+        self.oldest_s = oldest_s
+        return None
 
 
 class Run:
@@ -162,12 +175,7 @@ class Holdings:
         if not self._ring:
             return None
         shelf = self._look()
-        for queue in (shelf.once, shelf.again):
-            for run in queue:
-                if run.used_s < before_s:
-                    return run
-                break  # the others are younger
-        return None
+        return shelf.stale(before_s) if shelf.oldest_s < before_s else None
 
     def own_end(self, chain: Chain) -> Run | None:
         """The run that only the last request with this chain has brought, if there is one."""
