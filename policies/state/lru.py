@@ -121,14 +121,22 @@ class Holdings:
             depth = run.start
         return depth
 
-    def use(self, chain: Chain, depth: int, now: float, *, again: bool) -> None:
-        """The first `depth` blocks, all held, are used now; `again` by one more request."""
+    def renew(self, chain: Chain, depth: int, now: float) -> None:
+        """The first `depth` blocks, all held, are used now."""
         while depth:
             run = self._runs[chain[depth - 1]]
-            if again and run.start + len(run.blocks) > depth:
+            run.used_s = now
+            run.queue.move_to_end(run)
+            depth = run.start
+
+    def use(self, chain: Chain, depth: int, now: float) -> None:
+        """The first `depth` blocks, all held, are used now by one more request."""
+        while depth:
+            run = self._runs[chain[depth - 1]]
+            if run.start + len(run.blocks) > depth:
                 run = self._cut(run, depth)
             run.used_s = now
-            if again and run.queue is run.shelf.once:
+            if run.queue is run.shelf.once:
                 del run.queue[run]
                 run.queue = run.shelf.again
                 run.queue[run] = None

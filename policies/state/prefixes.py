@@ -97,7 +97,7 @@ class Prefixes:
             return
         holdings = slot.holdings
         depth = holdings.depth(chain)
-        holdings.use(chain, depth, now, again=True)
+        holdings.use(chain, depth, now)
         self._forget_stale(slot, now)
         end = self._room(slot, chain, depth, now)
         if depth < end:
@@ -112,7 +112,7 @@ class Prefixes:
         slot, chain = self._slots.get(endpoint), request.prefix
         if slot is not None and chain:
             holdings = slot.holdings
-            holdings.use(chain, holdings.depth(chain), now, again=False)
+            holdings.renew(chain, holdings.depth(chain), now)
 
     def remove(self, endpoint: str, request: InferenceRequest) -> None:
         """The request came back from there without having been served: what only it had brought is not there."""
