@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.compose import client_lines, client_trace
 from gateway.dialects.call import Call
 from gateway.dialects.prompt import look
@@ -168,8 +170,7 @@ class Given:
     forward: tuple[bytes, ...]
 
 
-@dataclass(slots=True)
-class Facts:
+class Facts(msgspec.Struct, gc=False):
     """What is known of a request beside its head and body. Times on time.monotonic(); `salt` of the tenant's caches."""
 
     id: str

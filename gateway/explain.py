@@ -24,6 +24,7 @@ _NAMES = (
     "max_output_tokens", "sequences", "body_bytes", "session", "text_bytes", "kind", "shape",
 )  # fmt: skip
 _facts = attrgetter(*_NAMES)
+_OF_ONE = (FirstToken, Finished, Bounced, Cancelled)
 _WHAT: dict[type, str] = {
     Dispatch: "dispatch",
     Reject: "reject",
@@ -47,12 +48,12 @@ class Explain:
     def record(self, now: float, event: Event, decisions: Sequence[Decision]) -> None:
         """The core has handled `event` at `now`."""
         steps = self._steps
-        if isinstance(event, Arrived):
-            self._arrived(event)
-        elif isinstance(event, FirstToken | Finished | Bounced | Cancelled):
+        if isinstance(event, _OF_ONE):
             known = steps.get(event.request_id)
             if known is not None:
                 known.append((now, event))
+        elif isinstance(event, Arrived):
+            self._arrived(event)
         for decision in decisions:
             known = steps.get(decision.request_id)
             if known is not None:

@@ -20,13 +20,15 @@ COARSE = 4  # beyond FINE_BYTES a block is so many times larger
 MOST_BYTES = 512 * 1024  # 131,072 tokens, llm-d's limit
 HEAD_BYTES = 1024 * TOKEN_BYTES
 
+Text = bytes | memoryview
+
 
 def seed(domain: str, model: str, adapter: str = "") -> int:
     """Where the chains of an isolation domain start. `domain` must hold its salt (tenancy.md 7), where it has one."""
     return xxh3_64_intdigest("".join(f"{len(name)}:{name}" for name in (domain, model, adapter)).encode())
 
 
-def chain(parts: Sequence[bytes], block_tokens: int, seed: int) -> tuple[int, ...]:
+def chain(parts: Sequence[Text], block_tokens: int, seed: int) -> tuple[int, ...]:
     """The hashes of all full blocks of these parts, one after the other."""
     text = memoryview(_text(parts, MOST_BYTES))
     fine = block_tokens * TOKEN_BYTES
@@ -50,7 +52,7 @@ def chain_of_ids(token_ids: Sequence[int], block_tokens: int, seed: int) -> tupl
         raise ValueError("token ids are integers from 0 to 4294967295") from error
 
 
-def head(parts: Sequence[bytes], seed: int) -> int:
+def head(parts: Sequence[Text], seed: int) -> int:
     """The fingerprint of how a prompt begins: of its tools and system prompt, or their first 1,024 tokens; 0: none."""
     text = _text(parts, HEAD_BYTES)
     return (xxh3_64_intdigest(text, seed) or 1) if text else 0
@@ -73,7 +75,7 @@ def block_at(text_bytes: int, block_tokens: int) -> int:
     return blocks if blocks <= fine_blocks else fine_blocks + (blocks - fine_blocks) // COARSE
 
 
-def _text(parts: Sequence[bytes], most_bytes: int) -> bytes:
+def _text(parts: Sequence[Text], most_bytes: int) -> Text:
     """The first bytes of all parts together; a part that begins beyond them is not looked at."""
     if len(parts) == 1:
         return parts[0][:most_bytes]
@@ -87,8 +89,10 @@ def _text(parts: Sequence[bytes], most_bytes: int) -> bytes:
 
 
 def _hashes(text: memoryview, block_bytes: int, previous: int) -> list[int]:
+    digest = xxh3_64_intdigest
     hashes = []
-    for start in range(0, len(text) - block_bytes + 1, block_bytes):
-        previous = xxh3_64_intdigest(text[start : start + block_bytes], previous)
+    whole = text[: len(text) // block_bytes * block_bytes]
+    for (block,) in struct.iter_unpack(f"{block_bytes}s", whole):
+        previous = digest(block, previous)
         hashes.append(previous)
     return hashes

@@ -11,7 +11,6 @@ Token ids are decoded, since their blocks are numbers of ids: at most `IDS_BYTES
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -57,7 +56,7 @@ _EFFORTS = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
 _SHAPES = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What is known of a prompt. `exact_tokens` 0: it is no list of token ids. `kind`: text, code or cjk.
 
     `shape` begins with `schema` or `tool` where that fixes the form of the answer. `chain` and `head` as in
@@ -75,10 +74,13 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     """Look at the prompt of a call. `domain`: the tenant, the salt of its caches, the engine's name of the model."""
     fields, route = call.fields, call.route
     shape = "" if _SHAPES.isdisjoint(fields) else _shape(fields)
-    parts = [bytes(fields[name]) for name in _ORDER.get(route.name, ()) if name in fields]
+    parts: list[bytes | memoryview] = []
+    for name in _ORDER.get(route.name, ()):
+        if name in fields:
+            last = bytes(fields[name])
+            parts.append(last)
     if not parts:
         return Prompt(0, "text", shape, (), 0)
-    last = parts[-1]
     generates = route.kind is _GENERATE
     if last[1:2] not in _TEXT_OPENS and _IDS(last):
         chain = _of_ids(last, block_tokens, _seeds(domain)[0]) if generates else ()
@@ -86,16 +88,19 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     kind = _kind(last)
     if not generates:
         return Prompt(0, kind, shape, (), 0)
-    parts[-1] = last = _open(last)
+    parts[-1] = open_end = _open(last)
     salted, plain = _seeds(domain)
     chain = fingerprint.chain(parts, block_tokens, salted)
-    parts[-1] = last[: _system_bytes(last) if route.name != "completions" else _template_bytes(last)]
+    parts[-1] = open_end[: _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)]
     return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
 
 
-def _open(raw: bytes) -> bytes:
+def _open(raw: bytes) -> memoryview:
     """A list or a string as it may go on in the next turn."""
-    return raw[:-1].rstrip() if raw[:1] == b"[" else raw[:-1]
+    end = len(raw) - 1
+    while raw[:1] == b"[" and raw[end - 1 : end].isspace():
+        end -= 1
+    return memoryview(raw)[:end]
 
 
 def _kind(raw: bytes) -> str:
@@ -148,7 +153,7 @@ def _of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
         return ()
 
 
-def _template_bytes(text: bytes) -> int:
+def _template_bytes(text: memoryview) -> int:
     """A prompt without roles may begin with a template, if it is long enough."""
     return fingerprint.HEAD_BYTES if len(text) >= fingerprint.HEAD_BYTES else 0
 
@@ -165,8 +170,7 @@ def _system_bytes(messages: bytes) -> int:
     while at >= 0:
         role = _ROLE(messages, at)
         if role is not None and role[1] not in _SYSTEM:
-            begins_here = messages[:at].rstrip().endswith(b"{")
-            return at if end and begins_here else end
+            return at if end and messages[:at].rstrip().endswith(b"{") else end
         if role is not None:
             end = role.end()
         at = messages.find(b'"role"', at + 1, fingerprint.HEAD_BYTES)

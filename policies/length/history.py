@@ -16,7 +16,7 @@
 from array import array
 from collections.abc import Iterator
 
-from policies.length.distribution import BUCKETS, lognormal, summary
+from policies.length.distribution import BUCKETS, capped, lognormal, summary
 from policies.types import Prediction
 
 HALF_LIFE_ANSWERS = 500
@@ -34,7 +34,7 @@ Key = tuple[str | int, ...]
 class Node:
     """Answers of one key. `cdf` and `shown` are of the last renewal, `unit` is what the next answer adds."""
 
-    __slots__ = ("cdf", "cut", "ended", "learned", "shown", "unit")
+    __slots__ = ("_limit_tokens", "_within", "cdf", "cut", "ended", "learned", "shown", "unit")
 
     def __init__(self, cdf: "array[float]", shown: Prediction) -> None:
         self.ended = array("f", bytes(4 * BUCKETS))
@@ -43,13 +43,28 @@ class Node:
         self.unit = 1.0
         self.cdf = cdf
         self.shown = shown
+        self._limit_tokens = 0  # of the last question, 0: since the renewal there was none
+        self._within = shown  # the answer to it
+
+    def within(self, limit_tokens: int) -> Prediction:
+        """What is shown, of answers that are cut at `limit_tokens`; one service asks with the same limit each time.
+
+        Where the p99 is below the limit, the mean is that of uncut answers.
+        """
+        if limit_tokens != self._limit_tokens:
+            shown = self.shown
+            fits = shown.p99 <= limit_tokens and shown.mean <= limit_tokens
+            self._within = shown if fits else capped(self.cdf, shown, limit_tokens)
+            self._limit_tokens = limit_tokens
+        return self._within
 
     def learn(self, bucket: int, natural: bool, parent: "Node") -> None:
         """Count one answer that ended (or was cut: not `natural`) in `bucket`."""
-        (self.ended if natural else self.cut)[bucket] += self.unit
-        self.unit *= GROWTH
-        self.learned += 1
-        if 1 < self.learned < RENEW_ANSWERS or self.learned % RENEW_ANSWERS == 0:
+        unit = self.unit
+        (self.ended if natural else self.cut)[bucket] += unit
+        self.unit = unit * GROWTH
+        self.learned = learned = self.learned + 1
+        if 1 < learned < RENEW_ANSWERS or learned % RENEW_ANSWERS == 0:
             self._renew(parent.cdf)
 
     def _renew(self, parent: "array[float]") -> None:
@@ -57,6 +72,7 @@ class Node:
             self._rescale()
         self.cdf = array("f", self._blend(parent))
         self.shown = summary(self.cdf)
+        self._limit_tokens = 0
 
     def _rescale(self) -> None:
         scale = 1 / self.unit
@@ -97,16 +113,15 @@ class History:
         self.tenants: dict[str, dict[Key, Node]] = {}  # least recently used first, both
         self.count = 0
 
-    def find(self, tenant: str, keys: tuple[Key, ...]) -> Node | None:
-        """The node of the last of `keys` that has one."""
+    def find(self, tenant: str, keys: tuple[Key, ...], root: Node) -> Node:
+        """The node of the last of `keys` that has one, or `root`."""
         nodes = self.tenants.get(tenant)
-        if nodes is None:
-            return None
-        for key in reversed(keys):
-            node = nodes.get(key)
-            if node is not None:
-                return node
-        return None
+        if nodes is not None:
+            for key in reversed(keys):
+                node = nodes.get(key)
+                if node is not None:
+                    return node
+        return root
 
     def learn(self, tenant: str, keys: tuple[Key, ...], root: Node, answer: tuple[int, bool]) -> None:
         """Count one answer (bucket, whether it ended by itself) at each of `keys`, general to specific."""

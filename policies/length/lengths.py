@@ -8,7 +8,9 @@ Answers that a schema or a forced tool shapes have a tree of their own, for they
 who know that theirs do not.
 """
 
-from policies.length.distribution import below, bucket, capped, exactly, given
+from functools import lru_cache
+
+from policies.length.distribution import below, bucket, exactly, given
 from policies.length.history import FORCED, FREE, History, Key, Node
 from policies.length.ratios import Ratios
 from policies.length.text import read, written
@@ -38,20 +40,13 @@ class Lengths:
         return max(1, round(request.text_bytes / self._ratios.bytes_per_token(request)))
 
     def predict(self, request: InferenceRequest) -> Prediction:
-        """What one sequence's answer will be. The record is shared: do not change it.
-
-        Where the p99 is below the cap, the mean is that of uncut answers.
-        """
+        """What one sequence's answer will be. The record is shared: do not change it."""
         limit_tokens = request.max_output_tokens
         if limit_tokens <= 0:
             return _NOTHING
         if self.kind == "declared":
             return exactly(limit_tokens)
-        node = self._node(request)
-        shown = node.shown
-        if shown.p99 <= limit_tokens and shown.mean <= limit_tokens:
-            return shown
-        return capped(node.cdf, shown, limit_tokens)
+        return self._node(request).within(limit_tokens)
 
     def over(self, request: InferenceRequest, tokens: float) -> float:
         """The probability that one sequence's answer has more than `tokens`."""
@@ -78,8 +73,8 @@ class Lengths:
         tokens = output_tokens // max(1, request.sequences)
         if request.max_output_tokens <= 0 or (tokens < 1 and not natural):
             return
-        root = FORCED if _is_forced(request.shape) else FREE
-        self._history.learn(request.tenant, _keys(request), root, (bucket(tokens), natural))
+        root, keys = _place(request.model, request.route, request.shape, request.head)
+        self._history.learn(request.tenant, keys, root, (bucket(tokens), natural))
 
     def learn_prompt(self, request: InferenceRequest, prompt_tokens: int) -> None:
         """Take the engine's own count of a prompt's tokens, for the bytes per token of its tenant, model and kind."""
@@ -94,19 +89,14 @@ class Lengths:
         self._history, self._ratios = read(text)
 
     def _node(self, request: InferenceRequest) -> Node:
-        found = self._history.find(request.tenant, _keys(request))
-        if found is not None:
-            return found
-        return FORCED if _is_forced(request.shape) else FREE
+        root, keys = _place(request.model, request.route, request.shape, request.head)
+        return self._history.find(request.tenant, keys, root)
 
 
-def _is_forced(shape: str) -> bool:
-    return shape.startswith(_FORCED_SHAPES)
-
-
-def _keys(request: InferenceRequest) -> tuple[Key, ...]:
-    """Where this request's answer is counted, general to specific."""
-    model, route, shape = request.model, request.route, request.shape
-    if request.head:
-        return (model, _is_forced(shape)), (model, route, shape), (model, route, shape, request.head)
-    return (model, _is_forced(shape)), (model, route, shape)
+@lru_cache(maxsize=1024)  # beyond it only speed is lost
+def _place(model: str, route: str, shape: str, head: int) -> tuple[Node, tuple[Key, ...]]:
+    """Where such an answer is counted, general to specific; before those what is believed of any."""
+    forced = shape.startswith(_FORCED_SHAPES)
+    root = FORCED if forced else FREE
+    general: tuple[Key, ...] = ((model, forced), (model, route, shape))
+    return root, (*general, (model, route, shape, head)) if head else general

@@ -28,10 +28,12 @@ class Ratios:
         """Take the count of one prompt; ignored without text or tokens."""
         if request.text_bytes <= 0 or prompt_tokens <= 0:
             return
-        ratio = self.bytes_per_token(request)
-        sample = min(MOST_BYTES, max(LEAST_BYTES, request.text_bytes / prompt_tokens))
+        known = self.known
         key = (request.tenant, request.model, request.kind)
-        self.known.pop(key, None)
-        self.known[key] = ratio + (sample - ratio) * STEP
-        if len(self.known) > RATIOS:
-            del self.known[next(iter(self.known))]
+        ratio = known.pop(key, None)
+        if ratio is None:
+            ratio = self.bytes_per_token(request)
+        sample = min(MOST_BYTES, max(LEAST_BYTES, request.text_bytes / prompt_tokens))
+        known[key] = ratio + (sample - ratio) * STEP
+        if len(known) > RATIOS:
+            del known[next(iter(known))]

@@ -19,19 +19,48 @@ LEAST_KEPT = 1 / 64  # [o]: so that a doubling is felt again
 
 
 class Belief:
-    """What is believed of one endpoint. Of `kv_tokens` 0 means unknown: then only `ttl_s` bounds an age."""
+    """What is believed of one endpoint. Of `kv_tokens` 0 means unknown: then only `ttl_s` bounds an age.
 
-    __slots__ = ("_at_s", "_in_a_row", "_per_s", "_told_s", "affinity", "kept", "kv_tokens", "trust")
+    `text_bytes`: how much text its cache holds, at four bytes a token; None: unknown.
+    """
+
+    __slots__ = (
+        "_affinity",
+        "_at_s",
+        "_in_a_row",
+        "_kv_tokens",
+        "_per_s",
+        "_tokens",
+        "_told_s",
+        "kept",
+        "text_bytes",
+        "trust",
+    )
 
     def __init__(self, affinity: Affinity, kv_tokens: int) -> None:
-        self.affinity = affinity
         self._at_s = 0.0
         self._per_s = 0.0  # tokens that entered the cache, as of then
         self._told_s = -RATE_WINDOW_S  # when the engine last told it itself
         self._in_a_row = 0  # reports: so many good ones, or, below 0, poor ones
         self.kept = 1.0  # of the configured capacity
-        self.kv_tokens = kv_tokens
         self.trust = 1.0
+        self._affinity = affinity
+        self.resize(kv_tokens)
+
+    def bound(self, affinity: Affinity) -> None:
+        """Take other times and tiers."""
+        self._affinity = affinity
+        self._size()
+
+    def resize(self, kv_tokens: int) -> None:
+        """Its cache holds so many tokens."""
+        self._kv_tokens = kv_tokens
+        self._size()
+
+    @property
+    def kv_tokens(self) -> int:
+        """The size of its cache; 0: unknown."""
+        return self._kv_tokens
 
     def used(self, tokens: int, now: float) -> None:
         """So many tokens, uncached or generated, must have entered its cache. Passed over while it tells that itself."""
@@ -52,16 +81,11 @@ class Belief:
         if abs(self._in_a_row) >= IN_A_ROW:
             self.kept = min(1.0, self.kept * 2) if self._in_a_row > 0 else max(LEAST_KEPT, self.kept / 2)
             self._in_a_row = 0
-
-    def text_bytes(self) -> int | None:
-        """How much text its cache holds, at four bytes a token; None: unknown."""
-        tokens = self.kv_tokens * self.affinity.kv_tiers * self.kept
-        return int(tokens) * TOKEN_BYTES if self.kv_tokens else None
+            self._size()
 
     def lifetime_s(self, now: float) -> float:
         """How long something unused stays in its cache."""
-        ttl_s = self.affinity.ttl_s
-        tokens = self.kv_tokens * self.affinity.kv_tiers * self.kept
+        ttl_s, tokens = self._affinity.ttl_s, self._tokens
         if not 0.0 < tokens < ttl_s * self._per_s:  # the rate only falls until more is used
             return ttl_s
         return min(ttl_s, tokens / self._rate(now))
@@ -69,6 +93,10 @@ class Belief:
     def _count_in(self, tokens: int, now: float) -> None:
         self._per_s = self._rate(now) + tokens / RATE_WINDOW_S
         self._at_s = now
+
+    def _size(self) -> None:
+        self._tokens = self._kv_tokens * self._affinity.kv_tiers * self.kept
+        self.text_bytes = int(self._tokens) * TOKEN_BYTES if self._kv_tokens else None
 
     def _rate(self, now: float) -> float:
         return self._per_s * exp((self._at_s - now) / RATE_WINDOW_S)

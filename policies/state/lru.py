@@ -40,13 +40,14 @@ class Account:
 
 
 class Shelf:
-    """What the requests of one tenant have left on one endpoint."""
+    """What the requests of one tenant have left on one endpoint; no run of it was last used before `oldest_s`."""
 
-    __slots__ = ("again", "blocks", "once", "tenant")
+    __slots__ = ("again", "blocks", "oldest_s", "once", "tenant")
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.blocks = 0
+        self.oldest_s = -inf
         self.once: OrderedDict[Run, None] = OrderedDict()
         self.again: OrderedDict[Run, None] = OrderedDict()
 
@@ -59,10 +60,14 @@ class Shelf:
 
     def stale(self, before_s: float) -> "Run | None":
         """A run last used before then, none of whose followers is left."""
+        oldest_s = inf
         for queue in (self.once, self.again):
             run = next(iter(queue), None)
-            if run is not None and run.used_s < before_s:
-                return run
+            if run is not None:
+                oldest_s = min(oldest_s, run.used_s)
+                if run.used_s < before_s:
+                    return run
+        self.oldest_s = oldest_s
         return None
 
 
@@ -116,14 +121,22 @@ class Holdings:
             depth = run.start
         return depth
 
-    def use(self, chain: Chain, depth: int, now: float, *, again: bool) -> None:
-        """The first `depth` blocks, all held, are used now; `again` by one more request."""
+    def renew(self, chain: Chain, depth: int, now: float) -> None:
+        """The first `depth` blocks, all held, are used now."""
         while depth:
             run = self._runs[chain[depth - 1]]
-            if again and run.end() > depth:
+            run.used_s = now
+            run.queue.move_to_end(run)
+            depth = run.start
+
+    def use(self, chain: Chain, depth: int, now: float) -> None:
+        """The first `depth` blocks, all held, are used now by one more request."""
+        while depth:
+            run = self._runs[chain[depth - 1]]
+            if run.start + len(run.blocks) > depth:
                 run = self._cut(run, depth)
             run.used_s = now
-            if again and run.queue is run.shelf.once:
+            if run.queue is run.shelf.once:
                 del run.queue[run]
                 run.queue = run.shelf.again
                 run.queue[run] = None
@@ -167,7 +180,10 @@ class Holdings:
 
     def stale(self, before_s: float) -> Run | None:
         """A run last used before then, of the tenant whose turn it is; None also when only others have one."""
-        return self._look().stale(before_s) if self._ring else None
+        if not self._ring:
+            return None
+        shelf = self._look()
+        return shelf.stale(before_s) if shelf.oldest_s < before_s else None
 
     def own_end(self, chain: Chain) -> Run | None:
         """The run that only the last request with this chain has brought, if there is one."""

@@ -37,6 +37,7 @@ class Prefixes:
         self._leaving: list[Slot] = []
         self._free_bits: list[int] = []
         self._turn = 0
+        self._part_bytes = affinity.index_bytes  # of each endpoint
 
     @property
     def used_bytes(self) -> int:
@@ -46,19 +47,21 @@ class Prefixes:
     def bound(self, affinity: Affinity) -> None:
         """Take other bounds and times. What is known stays; what is too much goes as others come."""
         self._affinity = affinity
+        self._share()
         for slot in self._slots.values():
-            slot.belief.affinity = affinity
+            slot.belief.bound(affinity)
 
     def up(self, endpoint: str, kv_tokens: int) -> None:
         """An endpoint is there; one that was there keeps what it has. Of `kv_tokens` 0 means unknown."""
         slot = self._slots.get(endpoint)
         if slot is not None:
-            slot.belief.kv_tokens = kv_tokens
+            slot.belief.resize(kv_tokens)
             return
         bit = self._free_bits.pop() if self._free_bits else 1 << (len(self._slots) + len(self._leaving))
         slot = Slot(endpoint, bit, Holdings(self._account, self.block_tokens), Belief(self._affinity, kv_tokens))
         self._slots[endpoint] = self._by_bit[bit] = slot
         self._up |= bit
+        self._share()
 
     def down(self, endpoint: str) -> None:
         """An endpoint is gone, restarted or has another model: it holds nothing any more."""
@@ -78,14 +81,19 @@ class Prefixes:
     def match(self, request: InferenceRequest, now: float) -> Match:
         """Who holds how much of a prompt. A few look-ups for each of the first few holders, however long it is."""
         chain = request.prefix
-        known = self._stretch(chain)
-        warm = left = known.get(chain[0], 0) & self._up if chain else 0
+        if not chain:
+            return Match(request, now, self._slots, ({}, 0), ())
+        known = self._known[chain[0] % STRETCHES]
+        warm = left = known.get(chain[0], 0) & self._up
         deepest: list[tuple[Slot, int]] = []
         depth = len(chain)
         while left and len(deepest) < MOST_HOLDERS:
-            depth = deepest_of(known, chain, depth, left)
-            here = known[chain[depth - 1]] & left
-            deepest += [(slot, depth) for slot in self._some(here, MOST_HOLDERS - len(deepest))]
+            here = known.get(chain[depth - 1], 0) & left
+            if not here:  # who asks again is found at once
+                depth = deepest_of(known, chain, depth, left)
+                here = known[chain[depth - 1]] & left
+            for slot in self._some(here, MOST_HOLDERS - len(deepest)):
+                deepest.append((slot, depth))
             left &= ~here
         return Match(request, now, self._slots, (known, warm), deepest)
 
@@ -96,20 +104,22 @@ class Prefixes:
             return
         holdings = slot.holdings
         depth = holdings.depth(chain)
-        holdings.use(chain, depth, now, again=True)
+        holdings.use(chain, depth, now)
         self._forget_stale(slot, now)
         end = self._room(slot, chain, depth, now)
         if depth < end:
-            known = self._stretch(chain)
+            known = self._known[chain[0] % STRETCHES]
             holdings.add(request.tenant, chain[:end], depth, known, now)
             mark(known, chain[depth:end], slot.bit)
-        self.sweep(SWEEP_BLOCKS)
+        if self._leaving:
+            self.sweep(SWEEP_BLOCKS)
 
     def confirm(self, endpoint: str, request: InferenceRequest, now: float) -> None:
         """The request ended there: until now the engine has surely had its prompt."""
-        slot = self._slots.get(endpoint)
-        if slot is not None and request.prefix:
-            slot.holdings.use(request.prefix, slot.holdings.depth(request.prefix), now, again=False)
+        slot, chain = self._slots.get(endpoint), request.prefix
+        if slot is not None and chain:
+            holdings = slot.holdings
+            holdings.renew(chain, holdings.depth(chain), now)
 
     def remove(self, endpoint: str, request: InferenceRequest) -> None:
         """The request came back from there without having been served: what only it had brought is not there."""
@@ -146,6 +156,7 @@ class Prefixes:
             else:
                 self._free_bits.append(slot.bit)
                 self._leaving.pop()
+                self._share()
         return bool(self._leaving)
 
     def _stretch(self, chain: Chain) -> Known:
@@ -153,6 +164,9 @@ class Prefixes:
 
     def _some(self, bits: int, most: int) -> list[Slot]:
         """At most so many endpoints of these bits; of more, each time others, so that no place in the list is better."""
+        only = self._by_bit.get(bits)
+        if only is not None:
+            return [only]
         if bits.bit_count() > most:
             self._turn = (self._turn + 1) % bits.bit_length()
             low = bits & ((1 << self._turn) - 1)
@@ -168,18 +182,20 @@ class Prefixes:
             bits ^= bit
         return slots
 
-    def _part_bytes(self) -> int:
-        return self._affinity.index_bytes // max(1, len(self._slots) + len(self._leaving))
+    def _share(self) -> None:
+        self._part_bytes = self._affinity.index_bytes // max(1, len(self._slots) + len(self._leaving))
 
     def _reach(self, slot: Slot) -> int:
         """The longest chain that fits an endpoint's bounds alone."""
-        blocks = (self._part_bytes() - RUN_BYTES - SHELF_BYTES) // BLOCK_BYTES
-        text_bytes = slot.belief.text_bytes()
+        blocks = (self._part_bytes - RUN_BYTES - SHELF_BYTES) // BLOCK_BYTES
+        text_bytes = slot.belief.text_bytes
         return max(0, blocks if text_bytes is None else min(blocks, block_at(text_bytes, self.block_tokens)))
 
     def _room(self, slot: Slot, chain: Chain, depth: int, now: float) -> int:
         """Make room for a chain of which `depth` blocks are held. Returns how far it may be held."""
-        end = max(depth, min(len(chain), self._reach(slot)))
+        end = len(chain)
+        if depth < end:
+            end = max(depth, min(end, self._reach(slot)))
         for _ in range(EVICTIONS + end - depth):
             giver, blocks = self._giver(slot, depth, end)
             if giver is None:
@@ -194,10 +210,10 @@ class Prefixes:
     def _giver(self, slot: Slot, depth: int, end: int) -> tuple[Slot | None, int]:
         """Who must give how many blocks before this endpoint takes these: itself, one that has too much, or nobody."""
         more_bytes = (end - depth) * BLOCK_BYTES + RUN_BYTES + SHELF_BYTES if depth < end else 0
-        over_bytes = slot.holdings.used_bytes + more_bytes - self._part_bytes()
+        over_bytes = slot.holdings.used_bytes + more_bytes - self._part_bytes
         if over_bytes > 0:
             return slot, -(-over_bytes // BLOCK_BYTES)
-        text_bytes = slot.belief.text_bytes()
+        text_bytes = slot.belief.text_bytes
         if text_bytes is not None:
             more_text = depth_bytes(end, self.block_tokens) - depth_bytes(depth, self.block_tokens)
             over_text = slot.holdings.text_bytes + more_text - text_bytes

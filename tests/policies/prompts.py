@@ -55,7 +55,7 @@ def audit(index: Prefixes, bounded: bool = True) -> None:
         size = index.block_tokens
         text = sum(depth_bytes(run.end(), size) - depth_bytes(run.start, size) for run in runs)
         assert holdings.text_bytes == text
-        most = slot.belief.text_bytes()
+        most = slot.belief.text_bytes
         assert not bounded or most is None or slot.belief.kept < 1 or text <= most
         counted += holdings.used_bytes
         for block in holdings._runs:

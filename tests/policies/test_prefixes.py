@@ -428,7 +428,7 @@ def test_an_engine_that_keeps_forgetting_is_believed_to_be_smaller_until_it_does
         made.reported("x", 640, 0)
     assert (belief.kept, belief.trust < 0.5) == (1.0, True)
     made.reported("x", 640, 0)
-    assert (belief.kept, belief.text_bytes()) == (0.5, 64 * 50 * 4)
+    assert (belief.kept, belief.text_bytes) == (0.5, 64 * 50 * 4)
     for at in range(100):
         made.insert("x", asked(fresh(RANDOM, 10)), float(at))
     assert len(made._slots["x"].holdings._runs) <= 50
