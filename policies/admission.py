@@ -81,7 +81,12 @@ def left_queue(ticket: Ticket, now: float) -> None:
 
 
 def is_dropped(ticket: Ticket, now: float) -> bool:
-    """Whether a waiting request is dropped: its band has waited too long for a while, and it will be late anyway."""
+    """Whether a waiting request is dropped: its band has waited too long for a while, and it will be late anyway.
+
+    Never where late is better than not at all (`on_late: queue`).
+    """
+    if ticket.band.on_late == "queue":
+        return False
     since_s = ticket.pool.above_since.get(ticket.band.name)
     if since_s is None or now - since_s < CODEL_INTERVAL_S:
         return False

@@ -210,6 +210,11 @@ def test_draws_are_the_cores_own_and_repeat_with_its_seed() -> None:
 # ---- CoDel
 
 
+def impatient(**facts: object) -> Band:
+    """A class that is not content to be late; nothing is less urgent, so none of it can be downgraded."""
+    return band(on_late="downgrade", **facts)
+
+
 def overloaded(*bands: Band, until: float, ordering: str = "by_length") -> World:
     """One place, more come than go: each waits longer than a quarter of its promise since about 0.5 s."""
     made = World(
@@ -229,14 +234,14 @@ def overloaded(*bands: Band, until: float, ordering: str = "by_length") -> World
 
 @pytest.mark.parametrize("ordering", ["by_length", "edf", "fcfs"])
 def test_when_everybody_has_waited_too_long_for_a_second_those_who_will_be_late_are_dropped(ordering: str) -> None:
-    calm, late = (overloaded(band(), until=until, ordering=ordering) for until in (1.2, 6.0))
+    calm, late = (overloaded(impatient(), until=until, ordering=ordering) for until in (1.2, 6.0))
     assert calm.core.totals().expired == 0
     assert late.core.totals().expired > 5
     assert late.core.totals().queued < 30  # and not 60
 
 
 def test_the_reason_is_evicted_and_the_wait_is_what_the_queue_takes() -> None:
-    made = world(band())
+    made = world(impatient())
     made.arrive("a", tokens=10)
     for number in range(5):
         made.arrive(f"q{number}", tokens=3000)
@@ -248,7 +253,7 @@ def test_the_reason_is_evicted_and_the_wait_is_what_the_queue_takes() -> None:
 
 
 def test_thousands_can_be_dropped_at_once() -> None:
-    made = world(band())
+    made = world(impatient())
     made.core.check = lambda: None  # type: ignore[method-assign]
     made.arrive("a", tokens=10)
     for number in range(3000):
@@ -259,11 +264,15 @@ def test_thousands_can_be_dropped_at_once() -> None:
 
 
 def test_classes_without_a_promise_wait_until_their_timeout() -> None:
-    assert overloaded(band(slo_ttft_s=0.0), until=6.0).core.totals().expired == 0
+    assert overloaded(impatient(slo_ttft_s=0.0), until=6.0).core.totals().expired == 0
+
+
+def test_where_late_is_better_than_not_at_all_nobody_is_dropped() -> None:
+    assert overloaded(band(on_late="queue"), until=6.0).core.totals().expired == 0
 
 
 def test_an_overload_that_ended_is_forgotten() -> None:
-    made = world(band())
+    made = world(impatient())
     made.arrive("a")
     made.arrive("b")
     made.finish("a", 0.9)
