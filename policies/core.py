@@ -154,7 +154,9 @@ class Core:
 
     def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
         """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
-        may_wait = ticket.match is not None and self._assessing.has_place(ticket)
+        pool = ticket.pool
+        out_of_room = len(room) < len(pool.up) or pool.lenders
+        may_wait = ticket.match is not None and bool(out_of_room) and self._assessing.has_place(ticket)
         if may_wait:
             self._assessing.stand_in_line(ticket)
         return self._placing.place(ticket, room, now, may_wait)

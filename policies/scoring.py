@@ -47,7 +47,7 @@ def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, rat
     share = (total + 1) / len(everyone)
     most, most_for_gain = ceil(ratio * share) + SLACK_SEQS, ceil(GREAT_GAIN_RATIO * share) + SLACK_SEQS
     fair = [load for load in loads if load.sequences < most]
-    if not fair:
+    if not fair or len(fair) == len(loads):
         return loads
     least = min(ticket.uncached(load.name) for load in fair)
     gainful = [
