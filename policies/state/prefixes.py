@@ -159,9 +159,6 @@ class Prefixes:
                 self._share()
         return bool(self._leaving)
 
-    def _stretch(self, chain: Chain) -> Known:
-        return self._known[chain[0] % STRETCHES if chain else 0]
-
     def _some(self, bits: int, most: int) -> list[Slot]:
         """At most so many endpoints of these bits; of more, each time others, so that no place in the list is better."""
         only = self._by_bit.get(bits)
