@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from policies.types import Affinity, Band, Pool, Settings
+from policies.types import Affinity, Band, Pool, Settings, Tenant
 
 # Without this a misspelt key would pass in silence and its default would rule.
-for _noun in (Pool, Band, Affinity, Settings):
+for _noun in (Pool, Band, Tenant, Affinity, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
 CHOICES = {
     "ordering": ("by_length", "edf", "fcfs"),
@@ -76,6 +76,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         if band.age_after_s <= 0:
             yield f"bands.{name}.age_after_s: must be positive"
         yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
+    for name, tenant in settings.tenants.items():
+        if tenant.id != name:
+            yield f"tenants.{name}.id: is {tenant.id!r}"
+        if tenant.weight <= 0:
+            yield f"tenants.{name}.weight: must be positive"
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):

@@ -5,13 +5,13 @@ Everything here is a plain record without behaviour. Units stand in names: `_s` 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
     """A slotted, keyword-only dataclass that the type checker holds to be frozen.
 
@@ -130,6 +130,14 @@ class Band:
 
 
 @record
+class Tenant:
+    """What a tenant may have. `weight` is its share inside a class, beside others that wait (tenancy.md 6)."""
+
+    id: str
+    weight: float = 1.0
+
+
+@record
 class Affinity:
     """How equal prefixes are kept together (scheduling.md 8). `block_tokens` of the chain, at 4 bytes a token."""
 
@@ -147,7 +155,7 @@ class Settings:
     `admitting` False refuses new arrivals (`draining`); `queueing` False also drops what is queued.
     `timer_scale` multiplies the core's own fixed times (tests only); configured times come in already scaled.
     `ordering` is by_length, edf or fcfs; `shed` auto, llmd or off; `length` learned or declared. `affinity` None
-    places without regard to prefixes.
+    places without regard to prefixes. A tenant that is not in `tenants` has the defaults of `Tenant`.
     """
 
     pools: Mapping[str, Pool]
@@ -163,3 +171,4 @@ class Settings:
     shed: str = "auto"
     length: str = "learned"
     affinity: Affinity | None = None
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
