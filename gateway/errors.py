@@ -168,6 +168,7 @@ ROWS: Mapping[Reason, Row] = {
         503, _BUSY, _ENGINES, "All engines of this model are full.", _UPSTREAM, anthropic_status=529
     ),
     Reason.NO_ENDPOINT: Row(503, _FAULT, _SOON, "No engine of this model is up.", _UPSTREAM),
+    Reason.PARTITION_UNAVAILABLE: Row(503, _FAULT, Retry(5, 5), "No engine of your partition is up.", _UPSTREAM),
     Reason.DRAINING: Row(503, _FAULT, _SOON, "This gateway is shutting down.", _GATEWAY, closes=True),
     Reason.DEADLINE_EXCEEDED: Row(504, _FAULT, _NEVER, "The deadline of the request has passed."),
     Reason.BACKEND_UNAVAILABLE: Row(502, _FAULT, _SOON, "The engine could not be reached.", _UPSTREAM),

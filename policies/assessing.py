@@ -38,7 +38,9 @@ class Assessing:
             return Reason.DRAINING
         if request.deadline_s <= now:
             return Reason.DEADLINE_EXCEEDED
-        return None if any(queue.up for queue in queues) else Reason.NO_ENDPOINT
+        if any(queue.up for queue in queues):
+            return None
+        return Reason.PARTITION_UNAVAILABLE if request.tenant in self._books.closed else Reason.NO_ENDPOINT
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
         """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""

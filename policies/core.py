@@ -74,7 +74,7 @@ class Core:
             self._fire(now, out)
         if now >= self._sweep_s:
             self._sweep(now)
-        decision = self._take(event, now)
+        decision = self._take(event, now, out)
         if decision is not None:
             out.append(decision)
         if self._placing.touched:
@@ -87,7 +87,7 @@ class Core:
         """When something happens by itself: the driver hands in a `Tick` then, if no other event comes before."""
         return self._books.timers.next_due()
 
-    def _take(self, event: Event, now: float) -> Decision | None:
+    def _take(self, event: Event, now: float, out: list[Decision]) -> Decision | None:
         match event:
             case Arrived():
                 return self._arrived(event.request, now)
@@ -104,10 +104,10 @@ class Core:
             case CacheTurned():
                 self._books.cache_turned(event, now)
             case _:
-                self._changed(event, now)
+                self._changed(event, now, out)
         return None
 
-    def _changed(self, event: Event, now: float) -> None:
+    def _changed(self, event: Event, now: float, out: list[Decision]) -> None:
         match event:
             case EndpointUp():
                 self._books.endpoint_up(event.endpoint)
@@ -121,6 +121,8 @@ class Core:
                 self._assessing.lengths.restore(event.state)
             case _:
                 return
+        for ticket in self._books.stranded():
+            out.append(self._placing.drop(ticket, Reason.PARTITION_UNAVAILABLE, now))
         self._placing.touch_all()
 
     # ---- requests
@@ -130,7 +132,7 @@ class Core:
         if request.id in books.tickets:
             return None
         books.received += 1
-        queues = books.models.get(request.model, ())
+        queues = books.closed.get(request.tenant, books.models).get(request.model, ())
         reason = assessing.refuses(request, queues, now)
         if reason is not None:
             return reject(books, request, queues[0] if queues else None, reason, now)
@@ -230,7 +232,8 @@ class Core:
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
-        if not may_go_again(ticket, event.cause, now, self._current.max_attempts):
+        again = self._books.belongs(ticket) and may_go_again(ticket, event.cause, now, self._current.max_attempts)
+        if not again:
             return fail(self._books, ticket, GIVEN_UP[event.cause], now)
         ticket.expires_s += now - attempt.sent_s  # its time on an endpoint was no time in the queue
         self._assessing.stand_in_line(ticket)
@@ -309,7 +312,7 @@ class Core:
         self._settings = settings
         self._assessing.change(settings)
         self._placing.change(settings)
-        self._books.change_pools(settings.pools.values(), DRAIN_WINDOW_S * settings.timer_scale)
+        self._books.change_pools(settings, DRAIN_WINDOW_S * settings.timer_scale)
 
     @property
     def _current(self) -> Settings:

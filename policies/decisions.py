@@ -40,6 +40,7 @@ class Reason(StrEnum):
     EVICTED = "evicted"
     BACKEND_SATURATED = "backend_saturated"
     NO_ENDPOINT = "no_endpoint"
+    PARTITION_UNAVAILABLE = "partition_unavailable"
     DRAINING = "draining"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     BACKEND_UNAVAILABLE = "backend_unavailable"

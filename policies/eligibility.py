@@ -1,6 +1,7 @@
 """Which endpoints may serve a request, and may one that came back be tried again. A filter, never a weight.
 
-Model and health are already in the pool's list: it holds the endpoints of the model that are up.
+Model, health and partition are already in the pool's list: a pool has a queue in each partition, and that list holds
+the endpoints of the model that are up there. Nothing looks beyond it but borrowing, which stays in the partition.
 """
 
 from collections.abc import Sequence

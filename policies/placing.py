@@ -14,7 +14,7 @@ from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
 from policies.saturation import holds, kv_need, with_a_place, with_room
 from policies.scoring import best, bounded, cost
-from policies.state.books import Books
+from policies.state.books import Books, QueueKey
 from policies.state.endings import evict
 from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt, Load
@@ -38,7 +38,7 @@ class Placing:
     def __init__(self, books: Books) -> None:
         self.books = books
         self.random = Random(0)
-        self.touched: dict[tuple[str, int], PoolQueue] = {}  # pools where somebody may fit now
+        self.touched: dict[QueueKey, PoolQueue] = {}  # pools where somebody may fit now
         self.load_ratio = 1.25
 
     def change(self, settings: Settings) -> None:

@@ -62,6 +62,15 @@ def _no_lenders(settings: Settings, pool: Pool) -> Iterator[str]:
             yield f"pools.{pool.name}.borrow: {lender!r} serves another model"
 
 
+def _wrong_tenant(name: str, tenant: Tenant) -> Iterator[str]:
+    if tenant.id != name:
+        yield f"tenants.{name}.id: is {tenant.id!r}"
+    if tenant.weight <= 0:
+        yield f"tenants.{name}.weight: must be positive"
+    if not tenant.partition:
+        yield f"tenants.{name}.partition: must not be empty"
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     for name, pool in settings.pools.items():
         if pool.name != name:
@@ -77,10 +86,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"bands.{name}.age_after_s: must be positive"
         yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
     for name, tenant in settings.tenants.items():
-        if tenant.id != name:
-            yield f"tenants.{name}.id: is {tenant.id!r}"
-        if tenant.weight <= 0:
-            yield f"tenants.{name}.weight: must be positive"
+        yield from _wrong_tenant(name, tenant)
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):

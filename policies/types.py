@@ -10,6 +10,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
+SHARED = "shared"  # the partition of whoever names none
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
@@ -81,7 +83,7 @@ class Endpoint:
     pools: tuple[str, ...]
     max_seqs: int
     max_prefill_tokens: int
-    partition: str = "shared"
+    partition: str = SHARED
     prefill_tokens_per_s: float = 8000.0
     decode_s: float = 0.02
     long_lanes: int = 1
@@ -131,10 +133,14 @@ class Band:
 
 @record
 class Tenant:
-    """What a tenant may have. `weight` is its share inside a class, beside others that wait (tenancy.md 6)."""
+    """What a tenant may have. `weight` is its share inside a class, beside others that wait (tenancy.md 6).
+
+    It uses the endpoints of its `partition` and no others, whatever happens there.
+    """
 
     id: str
     weight: float = 1.0
+    partition: str = SHARED
 
 
 @record

@@ -111,7 +111,16 @@ class Answer:
         self._sample.cached_tokens = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
 
 
-_CAPACITY = ("overloaded", "queue_full", "queue_timeout", "evicted", "backend_saturated", "no_endpoint", "draining")
+_CAPACITY = (
+    "overloaded",
+    "queue_full",
+    "queue_timeout",
+    "evicted",
+    "backend_saturated",
+    "no_endpoint",
+    "partition_unavailable",
+    "draining",
+)
 
 
 def refused(status: int, reason: str) -> Outcome:

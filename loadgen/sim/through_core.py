@@ -37,6 +37,7 @@ CAPACITY = (
     Reason.QUEUE_TIMEOUT,
     Reason.BACKEND_SATURATED,
     Reason.NO_ENDPOINT,
+    Reason.PARTITION_UNAVAILABLE,
     Reason.DRAINING,
     Reason.DEADLINE_EXCEEDED,
 )

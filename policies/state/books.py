@@ -1,6 +1,6 @@
 """All that the core remembers, in one place: live requests, endpoints, queues, timers, and the counts of what ended."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from policies.events import CacheTurned
 from policies.state.ledger import Attempt, Load
@@ -10,9 +10,11 @@ from policies.state.sessions import Sessions
 from policies.state.tickets import Ticket
 from policies.state.timers import Timers
 from policies.state.views import Totals
-from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings
+from policies.types import SHARED, Affinity, Band, Endpoint, InferenceRequest, Settings
 
 UNBOUNDED = 1 << 62
+QueueKey = tuple[str, str, int]  # partition, model, bound
+Queues = dict[str, list[PoolQueue]]  # of one partition: of each model its pools, the smallest bound first
 
 
 class Books:
@@ -20,7 +22,9 @@ class Books:
 
     __slots__ = (
         "_named",
+        "_owners",
         "cancelled",
+        "closed",
         "completed",
         "expired",
         "failed",
@@ -41,9 +45,11 @@ class Books:
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
         self.loads: dict[str, Load] = {}
-        self.pools: dict[tuple[str, int], PoolQueue] = {}  # by model and bound; once known, one stays
-        self._named: dict[str, PoolQueue] = {}
-        self.models: dict[str, list[PoolQueue]] = {}  # its pools, the smallest bound first
+        self.pools: dict[QueueKey, PoolQueue] = {}
+        self._named: dict[tuple[str, str], PoolQueue] = {}  # by partition and pool
+        self._owners: dict[str, str] = {}  # the hard partitions of tenants that have one
+        self.models: Queues = {}  # of the shared partition
+        self.closed: dict[str, Queues] = {}  # of the hard partition of each tenant that has one
         self.timers = Timers()
         self.sessions = Sessions()
         self.prefixes: Prefixes | None = None  # None: placed without regard to them
@@ -136,23 +142,60 @@ class Books:
         if not load.up and not load.attempts:
             del self.loads[load.name]
 
-    def change_pools(self, pools: Iterable[Pool], window_s: float) -> None:
-        """These are the pools now. Pools of one model with the same bound are one queue, under the name of the first.
+    def change_pools(self, settings: Settings, window_s: float) -> None:
+        """The pools and partitions are these now. Every partition has a queue of its own for every pool.
 
-        Whoever waits for a pool that is gone waits for its timeout.
+        Pools of one model with the same bound are one queue, under the name of the first. Whoever waits for a pool
+        that is gone waits for its timeout, unless its driver takes it out.
         """
-        self._named, self.models = {}, {}
-        for pool in pools:
-            key = (pool.model, pool.max_total_tokens)
-            queue = self.pools.get(key) or PoolQueue(pool, window_s)
-            self.pools[key] = self._named[pool.name] = queue
-            model = self.models.setdefault(pool.model, [])
-            if queue not in model:
-                queue.pool, queue.name = pool, pool.name
-                model.append(queue)
-        for queues in self.models.values():
-            queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
+        known, self.pools, self._named = self.pools, {}, {}
+        tenants = settings.tenants.values()
+        self._owners = owners = {each.id: each.partition for each in tenants if each.partition != SHARED}
+        self.models = self._queues_of(SHARED, settings, known, window_s)
+        hard = {name: self._queues_of(name, settings, known, window_s) for name in dict.fromkeys(owners.values())}
+        self.closed = {owner: hard[name] for owner, name in owners.items()}
+        for queue in known.values():
+            if queue.queued:
+                self.pools.setdefault(queue.key, queue)
+            elif queue.key not in self.pools:
+                queue.up, queue.lenders = [], []  # an attempt that comes back to it finds nobody
         self._wire()
+
+    def _queues_of(
+        self, partition: str, settings: Settings, known: Mapping[QueueKey, PoolQueue], window_s: float
+    ) -> Queues:
+        models: Queues = {}
+        for pool in settings.pools.values():
+            key = (partition, pool.model, pool.max_total_tokens)
+            queue = self.pools.get(key) or known.get(key) or PoolQueue(pool, window_s, partition)
+            self.pools[key] = self._named[partition, pool.name] = queue
+            model = models.setdefault(pool.model, [])
+            if queue not in model:
+                queue.stand_for(pool)
+                model.append(queue)
+        for queues in models.values():
+            queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
+        return models
+
+    def belongs(self, ticket: Ticket) -> bool:
+        """Whether it is in the partition of its tenant, which may have become another one."""
+        return ticket.pool.partition == self._owners.get(ticket.request.tenant, SHARED)
+
+    def stranded(self) -> list[Ticket]:
+        """Who may wait no longer: not in the partition of its tenant, or in a hard one that has no engine for it."""
+        queues = [
+            queue for queue in self.pools.values() if queue.queued and (self._owners or queue.partition != SHARED)
+        ]
+        return [
+            ticket
+            for queue in queues
+            for ticket in queue.waiting()
+            if not self.belongs(ticket) or (queue.partition != SHARED and not self._live(ticket))
+        ]
+
+    def _live(self, ticket: Ticket) -> bool:
+        queues = self.closed[ticket.request.tenant].get(ticket.request.model, ())
+        return any(queue.up for queue in queues)
 
     def change_affinity(self, affinity: Affinity | None) -> None:
         """Prefixes are remembered like this now. What is known stays, unless chains have other blocks."""
@@ -172,11 +215,12 @@ class Books:
         for queue in self.pools.values():
             queue.up, queue.lenders, queue.borrowers = [], [], []
         for queue in _distinct(self._named.values()):
-            queue.lenders = [self._named[name] for name in queue.pool.borrow if name in self._named]
+            names = [(queue.partition, name) for name in queue.pool.borrow]
+            queue.lenders = [self._named[name] for name in names if name in self._named]
             for lender in queue.lenders:
                 lender.borrowers.append(queue)
         for load in self.loads.values():
-            names = load.endpoint.pools if load.up else ()
+            names = [(load.endpoint.partition, name) for name in load.endpoint.pools] if load.up else []
             load.pools = _distinct(self._named[name] for name in names if name in self._named)
             for queue in load.pools:
                 queue.up.append(load)

@@ -8,6 +8,7 @@ from policies.types import InferenceRequest
 
 RETRY_SOON_S = 1.0  # http.md 11
 LONGEST_BACKEND_WAIT_S = 30.0
+PARTITION_S = 5.0
 
 
 def reject(books: Books, request: InferenceRequest, pool: PoolQueue | None, reason: Reason, now: float) -> Reject:
@@ -41,6 +42,8 @@ def retry_after_s(reason: Reason, pool: PoolQueue | None, now: float) -> float |
     """When it is worth asking again; None: not at all. A full queue's answer is the time it takes to empty."""
     if reason is Reason.DEADLINE_EXCEEDED:
         return None
+    if reason is Reason.PARTITION_UNAVAILABLE:
+        return PARTITION_S
     if pool is not None and reason in (Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.EVICTED):
         return pool.drain.wait_s(pool.queued_tokens, now)
     return RETRY_SOON_S

@@ -32,6 +32,7 @@ def _requests(books: Books) -> None:
     flying = sum(ticket.attempt is not None for ticket in books.tickets.values())
     _equal("live requests, each queued or in flight", len(queued) + flying, len(books.tickets))
     _equal("queued", len(queued), books.queued)
+    _equal("queued in their tenant's partition", sum(books.belongs(ticket) for ticket in queued), len(queued))
     _equal("queued bytes", sum(ticket.request.body_bytes for ticket in queued), books.queued_bytes)
     in_band = {band: count for band, count in books.queued_in_band.items() if count}
     _equal("queued by band", dict(Counter(ticket.band.name for ticket in queued)), in_band)
@@ -112,6 +113,8 @@ def _endpoints(books: Books) -> None:
 
 
 def _known_where_it_serves(books: Books, load: Load) -> None:
+    if any(pool.partition != load.endpoint.partition for pool in load.pools):
+        raise InvariantError(f"endpoint {load.name} serves another partition than its own")
     if not load.up and not load.attempts:
         raise InvariantError(f"endpoint {load.name} is down and empty, and still known")
     serves = [pool.name for pool in books.pools.values() if load in pool.up]

@@ -1,4 +1,4 @@
-"""Who waits for what. A pool's queue holds flows, one per (tenant, band); a flow holds lanes; a lane has two lines.
+"""Who waits for what. A pool has a queue in each partition; it holds flows, one per (tenant, band); a flow holds lanes; a lane has two lines.
 
 Requests of one lane may use the same endpoints in the same way, so in a lane only the head needs to be looked at. A
 lane is short or long prompts, the endpoints already tried, and the one endpoint waited for: a request that came back,
@@ -22,6 +22,7 @@ from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
 from policies.state.tickets import Ticket
 from policies.state.views import FlowView, ForecastView, PoolView
+from policies.types import SHARED
 
 if TYPE_CHECKING:
     from policies.state.ledger import Load
@@ -145,6 +146,7 @@ class PoolQueue:
         "most_urgent",
         "name",
         "new_heads",
+        "partition",
         "passed",
         "pool",
         "queued",
@@ -160,11 +162,11 @@ class PoolQueue:
         "work",
     )
 
-    def __init__(self, pool: Pool, window_s: float) -> None:
-        self.pool = pool
-        self.key = (pool.model, pool.max_total_tokens)
+    def __init__(self, pool: Pool, window_s: float, partition: str = SHARED) -> None:
+        self.partition = partition
+        self.key = (partition, pool.model, pool.max_total_tokens)
         self.model = pool.model
-        self.name = pool.name
+        self.stand_for(pool)
         self.up: list[Load] = []
         self.lenders: list[PoolQueue] = []
         self.borrowers: list[PoolQueue] = []
@@ -190,6 +192,11 @@ class PoolQueue:
         # endpoint got room only that one needs to be looked at; all of them only when a head is new.
         self.freed: dict[str, Load] = {}
         self.rescan = False
+
+    def stand_for(self, pool: Pool) -> None:
+        """It is the queue of this pool now. A hard partition's is named after both."""
+        self.pool = pool
+        self.name = pool.name if self.partition == SHARED else f"{self.partition}/{pool.name}"
 
     def came(self, rank: int, now: float) -> None:
         """A request of a class of this rank has arrived."""
@@ -257,7 +264,7 @@ class PoolQueue:
     def view(self) -> PoolView:
         """The pool as others may see it."""
         return PoolView(
-            name=self.pool.name,
+            name=self.name,
             endpoints=len(self.up),
             taking_long=sum(load.takes_long for load in self.up),
             lane_moves=self.work.moves,

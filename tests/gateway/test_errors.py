@@ -35,6 +35,7 @@ SAID = {  # http.md 11, row by row: status, anthropic status, type, code, retry 
     "evicted": (503, 529, "overloaded_error", "overloaded", (1, 60), False),
     "backend_saturated": (503, 529, "overloaded_error", "backend_saturated", (1, 30), False),
     "no_endpoint": (503, 503, "server_error", "no_endpoint", (1, 1), False),
+    "partition_unavailable": (503, 503, "server_error", "partition_unavailable", (5, 5), False),
     "draining": (503, 503, "server_error", "draining", (1, 1), True),
     "deadline_exceeded": (504, 504, "server_error", "deadline_exceeded", None, False),
     "backend_unavailable": (502, 502, "server_error", "backend_unavailable", (1, 1), False),
