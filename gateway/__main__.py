@@ -81,6 +81,7 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM, which drains it."""
     loaded = _load(config)
+    _warn(loaded)
     if check:
         typer.echo(_all_well(loaded))
         return
@@ -95,21 +96,28 @@ def config_check(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="The same.", show_default=False)
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
 ) -> None:
     """Say everything that is wrong with a configuration, or `ok`. Exit status 2 when something is."""
     if (file is None) == (config is None):
         raise typer.BadParameter("name one file, as FILE or with --config FILE")
-    typer.echo(_all_well(_load(file or config or Path())))
+    loaded = _load(file or config or Path())
+    _warn(loaded)
+    if strict and loaded.warnings:
+        raise typer.Exit(CONFIG_ERROR)
+    typer.echo(_all_well(loaded))
 
 
 @config_app.command("schema")
-def config_schema() -> None:
+def config_schema(
+    tenant: Annotated[bool, typer.Option("--tenant", help="That of a tenant's file, tenants.d/ID.yaml.")] = False,
+) -> None:
     """Print the JSON Schema of the configuration, for editors."""
     import json
 
-    from gateway.config import schema
+    from gateway.config import Config, Tenant, schema
 
-    typer.echo(json.dumps(schema(), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(schema(Tenant if tenant else Config), indent=2, ensure_ascii=False))
 
 
 @config_app.command("show")
@@ -130,6 +138,11 @@ def _load(path: Path) -> "Loaded":
         raise typer.Exit(CONFIG_ERROR) from None
 
 
+def _warn(loaded: "Loaded") -> None:
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
 def _all_well(loaded: "Loaded") -> str:
     config: Config = loaded.config
     counts = [
@@ -137,6 +150,8 @@ def _all_well(loaded: "Loaded") -> str:
         _count(len(config.pools), "pool"),
         _count(len(config.endpoints), "endpoint"),
     ]
+    if config.tenants is not None:
+        counts.append(_count(len(config.tenants), "tenant"))
     listen, admin = config.listen, config.admin
     return (
         f"ok: {loaded.file}: {', '.join(counts)};"

@@ -16,12 +16,12 @@ POOLS_A_MODEL = 4  # tenancy.md 1.1
 Mapping = dict[str, Plain]
 
 
-def contradictions(plain: Plain) -> Iterator[Problem]:
-    """Everything in the file that contradicts something else in it."""
+def contradictions(plain: Plain, *, keys_asked: bool = False) -> Iterator[Problem]:
+    """Everything in the file that contradicts something else in it. `keys_asked`: there are tenant files."""
     root = _mapping(plain)
     yield from _references(root)
     yield from _twins(root)
-    yield from _exposure(root)
+    yield from _exposure(root, keys_asked)
     yield from _outputs(root)
     yield from _lenders(root)
     yield from _idle_fields(root)
@@ -101,14 +101,15 @@ def _twin(seen: dict[str, str], value: Plain, path: Path, message: str) -> Itera
     seen[value] = value
 
 
-def _exposure(root: Mapping) -> Iterator[Problem]:
+def _exposure(root: Mapping, keys_asked: bool) -> Iterator[Problem]:
     listen, admin = _mapping(root.get("listen")), _mapping(root.get("admin"))
     host, admin_host = listen.get("host", "0.0.0.0"), admin.get("host", "127.0.0.1")
-    if isinstance(host, str) and not is_loopback(host) and listen.get("allow_anonymous", False) is False:
+    meant = keys_asked or listen.get("allow_anonymous", False) is not False
+    if isinstance(host, str) and not is_loopback(host) and not meant:
         yield Problem(
             path=("listen", "host"),
             message=f"{host} can be reached by others and no key is asked for:"
-            " listen on 127.0.0.1, or set listen.allow_anonymous: true",
+            " add tenants.d, listen on 127.0.0.1, or set listen.allow_anonymous: true",
         )
     if isinstance(admin_host, str) and not is_loopback(admin_host) and not admin.get("tokens"):
         yield Problem(path=("admin", "host"), message=f"{admin_host} can be reached by others: set admin.tokens")

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.config.kinds import EngineUrl, EventsUrl, Ref, Whole, url_parts
-from gateway.config.section import ModelName, Name, Section, not_empty
+from gateway.config.section import ModelName, Name, Section, not_empty, several
+from gateway.config.tenant import TenantId
 from policies import types
 
 
@@ -17,10 +18,17 @@ class Isolation(Section):
 
     salt_secret: Annotated[bytes, Ref("text of 32 bytes or more", ".*", as_bytes=True, least_bytes=32)] = Field(
         default_factory=lambda: secrets.token_bytes(32),
-        description="Key of the cache salts sent to engines. Set it where several gateways share engines.",
+        description="Key of the cache salts sent to engines. Required with more than one tenant; set it where several"
+        " gateways share engines.",
         json_schema_extra={"x-default": "random per start"},
         repr=False,
         exclude=True,
+    )
+    groups: dict[Name, Annotated[tuple[TenantId, ...], BeforeValidator(several)]] = Field(
+        default_factory=dict,
+        description="Trust groups: tenants that share prefix caches and accept to see by timing what the others asked."
+        " Each also says `cache: {isolation: group, group: NAME}` in its file.",
+        json_schema_extra={"default": {}},
     )
 
 

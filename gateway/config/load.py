@@ -1,82 +1,187 @@
-"""Bytes -> Config, or every error in them at once, each with its place.
+"""Texts -> Config, or every error of every file at once, each with its place.
 
-Form (document.py), fields (pydantic, with the kinds of kinds.py) and contradictions (checks.py) are judged one after
-the other over the same tree; what each finds is put in the order of the file.
+A file is judged in three steps over the same tree, and what each finds is put in the order of the file: form
+(document.py), fields (pydantic, with the kinds of kinds.py), contradictions (checks.py, tenant_checks.py). A tenant's
+fields are judged with those of `tenant_defaults` beneath; an error that came from there is said there, once.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.checks import contradictions
-from gateway.config.document import Document, Place, Plain, Unreadable, parse
-from gateway.config.kinds import MIB
+from gateway.config import checks, tenant_checks
+from gateway.config.document import Document, Node, Place, Plain, Unreadable, parse
+from gateway.config.files import MAX_BYTES, Texts, gather
+from gateway.config.inherit import is_inherited, merged
 from gateway.config.problems import ConfigError, ConfigErrors, Path, Problem, did_you_mean, shown, written
 from gateway.config.schema import at
+from gateway.config.section import Section
+from gateway.config.tenant import Tenant
 from gateway.config.tree import Config
 
-MAX_BYTES = MIB
+__all__ = ["MAX_BYTES", "Loaded", "load", "load_document", "read"]
+
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A valid file: its Config and, for `forebay config show`, where each value stands."""
+    """A valid configuration: its Config and, for `forebay config show` and `forebay keys`, where each value stands.
+
+    `warnings`: what is legal, but does not do what somebody may have meant. `tenants`: file and tree by tenant id.
+    """
 
     file: str
     document: Document
     config: Config
+    tenants: Mapping[str, tuple[str, Document]] = field(default_factory=dict)
+    warnings: tuple[ConfigError, ...] = ()
 
 
 def load(path: FilePath, environ: Mapping[str, str]) -> Config:
-    """The Config of a file; raises ConfigErrors with everything that is wrong. `environ` fills in `${NAME}`."""
+    """The Config of a file and of `tenants.d` beside it; raises ConfigErrors with everything that is wrong.
+
+    `environ` fills in `${NAME}`.
+    """
     return load_document(path, environ).config
 
 
 def load_document(path: FilePath, environ: Mapping[str, str]) -> Loaded:
-    """As `load`, with the tree the Config was made from."""
-    return read(_text(path), str(path), environ)
+    """As `load`, with the trees the Config was made from."""
+    return judge(gather(path), environ)
 
 
-def read(text: str, file: str, environ: Mapping[str, str]) -> Loaded:
-    """As `load_document`, of a text; `file` names it in errors."""
-    try:
-        document = parse(text)
-    except Unreadable as error:
-        whole = (error.place, Problem(path=(), message=error.message))
-        raise ConfigErrors(_error(file, place, problem) for place, problem in [*error.problems, whole]) from None
-    plain = document.root.plain()
-    config, problems = _validate(plain, environ)
-    wrong = {problem.path for problem in problems}
-    problems += [problem for problem in contradictions(plain) if problem.path not in wrong]
-    found = [*document.problems, *_placed(problems, document)]
-    if found or config is None:
-        raise ConfigErrors(_error(file, place, problem) for place, problem in found)
-    return Loaded(file=file, document=document, config=config)
+def read(text: str, file: str, environ: Mapping[str, str], tenants: Mapping[str, str] | None = None) -> Loaded:
+    """As `load_document`, of texts; `file` and the keys of `tenants` name them in errors."""
+    return judge(Texts(file=file, main=text, tenants=dict(tenants) if tenants is not None else None), environ)
 
 
-def _text(path: FilePath) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, f"cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise _unreadable(path, "larger than 1 MiB")
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        place = Place(line=line, column=column)
-        raise ConfigErrors([_error(str(path), place, Problem(path=(), message="not UTF-8"))]) from None
+def judge(texts: Texts, environ: Mapping[str, str]) -> Loaded:
+    """As `load_document`, of what was read."""
+    judging = _Judging(texts, environ)
+    config = judging.config()
+    if config is None or judging.main.document is None:
+        raise ConfigErrors(judging.errors())
+    return Loaded(
+        file=texts.file,
+        document=judging.main.document,
+        config=config,
+        tenants={part.stem: (part.file, part.document) for part in judging.parts if part.document is not None},
+        warnings=tuple(judging.warnings()),
+    )
 
 
-def _unreadable(path: FilePath, message: str) -> ConfigErrors:
-    return ConfigErrors([ConfigError(file=str(path), line=0, column=0, path="", message=message)])
+class _Part:
+    """One file under judgement."""
+
+    def __init__(self, file: str, text: str | None) -> None:
+        self.file = file
+        self.stem = FilePath(file).stem
+        self.problems: list[tuple[Place, Problem]] = []
+        self.document = self._parse(text) if text is not None else None
+        self.plain: Plain = self.document.root.plain() if self.document is not None else {}
+        self._wrong: set[Path] = set()
+
+    def _parse(self, text: str) -> Document | None:
+        try:
+            document = parse(text)
+        except Unreadable as error:
+            self.problems += [*error.problems, (error.place, Problem(path=(), message=error.message))]
+            return None
+        self.problems += document.problems
+        return document
+
+    def validate(
+        self, model: type[S], plain: Plain, environ: Mapping[str, str], defaults: Node | None = None
+    ) -> S | None:
+        """The section that `plain` makes. None: something is wrong, here or, if inherited, in `defaults`."""
+        try:
+            return model.model_validate(plain, context={"environ": environ})
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                if detail["type"] != "default_factory_not_called":
+                    self.blame(_problem(detail, model), defaults)
+            return None
+
+    def blame(self, problem: Problem, defaults: Node | None = None) -> None:
+        """Something is wrong at a place of this file."""
+        document = self.document
+        if document is None or is_inherited(problem.path, document.root, defaults):
+            return
+        self._wrong.add(problem.path)
+        if not _never_learned(problem.path, document):
+            self.problems.append((document.root.locate(problem.path, problem.at_key), problem))
+
+    def contradict(self, problem: Problem, defaults: Node | None = None) -> None:
+        """The same, where nothing else was wrong with that very value."""
+        if problem.path not in self._wrong:
+            self.blame(problem, defaults)
+
+    def errors(self) -> list[ConfigError]:
+        return [_error(self.file, place, problem) for place, problem in self.problems]
+
+
+class _Judging:
+    """All files of one configuration, each step over all of them before the next."""
+
+    def __init__(self, texts: Texts, environ: Mapping[str, str]) -> None:
+        self._texts, self._environ = texts, environ
+        self.main = _Part(texts.file, texts.main)
+        self.parts = [_Part(file, text) for file, text in sorted((texts.tenants or {}).items())]
+        self._defaults = self.main.document.root.child("tenant_defaults") if self.main.document else None
+
+    def config(self) -> Config | None:
+        if self.main.document is None:
+            return None  # nothing is known of what the tenants' files refer to
+        config = self.main.validate(Config, self.main.plain, self._environ)
+        tenants = self._tenants()
+        fleet = self._fleet()
+        for problem in checks.contradictions(self.main.plain, keys_asked=self._texts.tenants is not None):
+            self.main.contradict(problem)
+        by_file = {part.file: part for part in self.parts}
+        for file, problem in tenant_checks.contradictions(fleet):
+            if file in by_file:
+                by_file[file].contradict(problem, self._defaults)
+            else:
+                self.main.contradict(problem)
+        if config is None or self.errors():
+            return None
+        return config if self._texts.tenants is None else config.with_tenants(tenants)
+
+    def _tenants(self) -> dict[str, Tenant]:
+        made: dict[str, Tenant] = {}
+        for part in self.parts:
+            if part.document is not None:
+                tenant = part.validate(Tenant, self._merged(part), self._environ, self._defaults)
+                made |= {part.stem: tenant} if tenant is not None else {}
+        return made
+
+    def _merged(self, part: _Part) -> Plain:
+        return merged(self._defaults.plain() if self._defaults is not None else {}, part.plain)
+
+    def _fleet(self) -> tenant_checks.Fleet:
+        tenants = [
+            tenant_checks.File(file=part.file, id=part.stem, own=part.plain, merged=self._merged(part))
+            for part in self.parts
+        ]
+        return tenant_checks.Fleet(root=self.main.plain, tenants=tenants if self._texts.tenants is not None else None)
+
+    def warnings(self) -> list[ConfigError]:
+        """Of a configuration without errors."""
+        roots = {part.file: part.document.root for part in (self.main, *self.parts) if part.document is not None}
+        made = []
+        for file, problem in tenant_checks.useless(self._fleet()):
+            name = file or self.main.file
+            made.append(_error(name, roots[name].locate(problem.path, problem.at_key), problem))
+        return sorted(made)
+
+    def errors(self) -> list[ConfigError]:
+        found = [*self._texts.errors, *self.main.errors()]
+        return found + [error for part in self.parts for error in part.errors()]
 
 
 def _error(file: str, place: Place, problem: Problem) -> ConfigError:
@@ -84,32 +189,18 @@ def _error(file: str, place: Place, problem: Problem) -> ConfigError:
     return ConfigError(file=file, line=place.line, column=place.column, path=path, message=problem.message)
 
 
-def _placed(problems: list[Problem], document: Document) -> Iterator[tuple[Place, Problem]]:
-    for problem in problems:
-        if not _never_learned(problem.path, document):
-            yield document.root.locate(problem.path, problem.at_key), problem
-
-
 def _never_learned(path: Path, document: Document) -> bool:
     return any(path[:length] in document.unknown for length in range(len(path) + 1))
 
 
-def _validate(plain: Plain, environ: Mapping[str, str]) -> tuple[Config | None, list[Problem]]:
-    try:
-        return Config.model_validate(plain, context={"environ": environ}), []
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        return None, [_problem(detail) for detail in details if detail["type"] != "default_factory_not_called"]
-
-
-def _problem(detail: ErrorDetails) -> Problem:
+def _problem(detail: ErrorDetails, model: type[Section]) -> Problem:
     path: Path = detail["loc"]
     if path and path[-1] == "[key]":
-        return Problem(path=path[:-1], message=_words(detail), at_key=True)
-    return Problem(path=path, message=_words(detail), at_key=detail["type"] == "extra_forbidden")
+        return Problem(path=path[:-1], message=_words(detail, model), at_key=True)
+    return Problem(path=path, message=_words(detail, model), at_key=detail["type"] == "extra_forbidden")
 
 
-def _words(detail: ErrorDetails) -> str:
+def _words(detail: ErrorDetails, model: type[Section]) -> str:
     value: Any = detail["input"]
     path: Path = detail["loc"]
     match detail["type"]:
@@ -118,7 +209,7 @@ def _words(detail: ErrorDetails) -> str:
         case "missing":
             return "required"
         case "extra_forbidden":
-            return f"unknown key{did_you_mean(str(path[-1]), list(at(path[:-1]).get('properties', ())))}"
+            return f"unknown key{did_you_mean(str(path[-1]), list(at(path[:-1], model).get('properties', ())))}"
         case "model_type" | "dict_type":
             return f"must be a mapping of fields, not {shown(value)}"
         case "tuple_type":

@@ -7,10 +7,9 @@ from pydantic import Field
 
 from gateway.config.headers import HeaderName
 from gateway.config.kinds import GIB, KIB, MIB, Host, IpNetwork, Network, Number, Size, Text, Whole
-from gateway.config.section import FilePath, Name, Section, all_defaults
+from gateway.config.section import FilePath, Name, Section
 
 HostName = Annotated[str, Text(r"[A-Za-z0-9.:_\-\[\]]{1,255}", "a host name", lower=True)]
-MediaHost = Annotated[str, Text(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?", "a host name", lower=True)]
 Sha256 = Annotated[str, Text("[0-9a-fA-F]{64}", "the token's SHA-256: 64 hexadecimal digits", lower=True, secret=True)]
 EngineSide = Annotated[float, Number(0.05, 86400)]
 ClientSide = Annotated[float, Number(1, 3600)]
@@ -28,7 +27,7 @@ class Listen(Section):
 
     host: Annotated[str, Host()] = Field(
         "0.0.0.0",
-        description="Address of the data listener. Any but a loopback address needs `allow_anonymous`.",
+        description="Address of the data listener. Any but a loopback address needs tenant files or `allow_anonymous`.",
     )
     port: Annotated[int, Whole(1, 65535)] = Field(8080, description="Port of the data listener.")
     max_connections: Annotated[int, Whole(16, 1_000_000)] = Field(
@@ -39,7 +38,9 @@ class Listen(Section):
     trusted_proxies: tuple[Annotated[IpNetwork, Network()], ...] = Field(
         (), description="Peers whose `x-forwarded-for` names the client's address."
     )
-    allow_anonymous: bool = Field(False, description="Serve every client without a key where others can reach it.")
+    allow_anonymous: bool = Field(
+        False, description="Without tenant files: serve every client without a key where others can reach it."
+    )
     hosts: tuple[HostName, ...] = Field((), description="`Host` values that are answered; others get 421. Empty: any.")
 
 
@@ -150,42 +151,14 @@ class Limits(Section):
 
 
 class Telemetry(Section):
-    """Logs. Prompts and secrets are never logged at any level."""
+    """Logs and metrics. Prompts and secrets are never logged at any level."""
 
+    tenant_labels: Annotated[int, Whole(1, 1000)] = Field(
+        100,
+        description="Tenants that have a label of their own in metrics, in the order they come; the rest is `other`.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level of log lines.")
     log_format: Literal["json", "text"] = Field("json", description="Form of the log lines on stdout.")
     journal: FilePath | None = Field(
         None, description="File the decision journal is written to, for `forebay replay`. Sizes and ids, no text."
     )
-
-
-class Allow(Section):
-    """What is closed to clients unless granted."""
-
-    routes: tuple[Literal["tokenize", "detokenize", "count_tokens"], ...] = Field(
-        (), description="Routes that run on an engine's API process."
-    )
-    parameters: tuple[
-        Literal[
-            "chat_template_kwargs",
-            "prompt_logprobs",
-            "echo",
-            "use_beam_search",
-            "allowed_token_ids",
-            "bad_words",
-            "return_token_ids",
-            "mm_processor_kwargs",
-            "media_io_kwargs",
-            "continuous_usage_stats",
-        ],
-        ...,
-    ] = Field(("chat_template_kwargs",), description="Guarded body fields that may be used.")
-    media_hosts: tuple[MediaHost, ...] = Field(
-        (), description="Hosts an engine may be made to fetch media from. `data:` URLs always pass."
-    )
-
-
-class TenantDefaults(Section):
-    """What every tenant may do."""
-
-    allow: Allow = all_defaults(Allow)

@@ -9,20 +9,27 @@ from pathlib import Path
 
 from gateway.config.kinds import size_text
 from gateway.config.schema import Schema, inner, resolved, schema
+from gateway.config.section import Section
+from gateway.config.tenant import Tenant
+from gateway.config.tree import Config
 
 BEGIN = "<!-- made by `make docs`: begin -->\n"
 END = "<!-- made by `make docs`: end -->\n"
+_TABLE = ("| field | value | default | meaning |", "|---|---|---|---|")
 
 
 def reference() -> str:
-    """One table per section of the file, as Markdown."""
+    """One table per section of forebay.yaml, and one for a tenant's file, as Markdown."""
     lines: list[str] = []
     for name, section in schema()["properties"].items():
-        rows = list(_rows(name, section))
+        rows = list(_rows(name, section, Config))
         about = resolved(section).get("description", "")
         lines += [f"### `{name}`", "", about, ""] if len(rows) > 1 else [f"### `{name}`", ""]
-        lines += ["| field | value | default | meaning |", "|---|---|---|---|", *rows, ""]
-    return "\n".join(lines)
+        lines += [*_TABLE, *rows, ""]
+    lines += ["### A tenant's file", "", schema(Tenant)["description"], "", *_TABLE]
+    for name, section in schema(Tenant)["properties"].items():
+        lines += _rows(name, section, Tenant)
+    return "\n".join([*lines, ""])
 
 
 def renewed(page: str) -> str:
@@ -32,22 +39,27 @@ def renewed(page: str) -> str:
     return f"{head}{BEGIN}\n{reference()}\n{END}{tail}"
 
 
-def _rows(path: str, field: Schema) -> Iterator[str]:
+def _rows(path: str, field: Schema, root: type[Section]) -> Iterator[str]:
     """A row for a plain field, the rows of everything inside for a mapping or a list of mappings."""
-    node = resolved(field)
-    prefix, section = _inside(path, node)
+    node = resolved(field, root)
+    prefix, section = _inside(path, node, root)
     for name, held in section.get("properties", {}).items():
-        yield from _rows(f"{prefix}.{name}", held)
-    if not section:
-        yield f"| `{path}` | {_value(node)} | {_default(node)} | {node.get('description', '')} |"
+        yield from _rows(f"{prefix}.{name}", held, root)
+    if section:
+        return
+    if "patternProperties" in node:  # names of one's choice for plain values
+        node = {**inner(node, root), **{word: node[word] for word in ("default", "description") if word in node}}
+        path += ".NAME"
+    yield f"| `{path}` | {_value(node)} | {_default(node)} | {node.get('description', '')} |"
 
 
-def _inside(path: str, node: Schema) -> tuple[str, Schema]:
+def _inside(path: str, node: Schema, root: type[Section]) -> tuple[str, Schema]:
     """The section a field holds, and how the path to its fields begins; an empty one for a plain value."""
     if "properties" in node:
         return path, node
-    held = inner(node)
-    return path + ("[]" if "items" in node else ".NAME"), held if "properties" in held else {}
+    held = inner(node, root)
+    listed = "items" in node or "anyOf" in node
+    return path + ("[]" if listed else ".NAME"), held if "properties" in held else {}
 
 
 def _value(node: Schema) -> str:
@@ -97,7 +109,7 @@ def _default(node: Schema) -> str:
         return f"`{str(default).lower()}`"
     if isinstance(default, float):
         return f"`{default:g}`"
-    return "none" if default is None else f"`{default}`"
+    return "none" if default is None or default == {} else f"`{default}`"
 
 
 if __name__ == "__main__":

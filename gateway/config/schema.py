@@ -1,4 +1,4 @@
-"""The JSON Schema of forebay.yaml, for editors, and the way into it by path.
+"""The JSON Schema of forebay.yaml and of a tenant's file, for editors, and the way into it by path.
 
 Beside the standard words it has `x-ref` (a secret that may name environment variables), `x-secret` (never shown),
 `x-size` (bytes, may have a unit) and `x-default` (a default that depends on something else, in words).
@@ -8,38 +8,42 @@ from functools import cache
 from typing import Any
 
 from gateway.config.problems import Path
+from gateway.config.section import Section
 from gateway.config.tree import Config
 
 Schema = dict[str, Any]
 
 
 @cache
-def schema() -> Schema:
-    """JSON Schema (2020-12) of the whole file."""
+def schema(root: type[Section] = Config) -> Schema:
+    """JSON Schema (2020-12) of a whole file: that of a Config, or of a Tenant."""
     made: Schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return made | Config.model_json_schema()
+    return made | root.model_json_schema()
 
 
-def resolved(node: Schema) -> Schema:
+def resolved(node: Schema, root: type[Section] = Config) -> Schema:
     """A part of the schema with its reference followed; words beside the reference stay."""
     name = node.get("$ref", "").removeprefix("#/$defs/")
-    return {**schema()["$defs"][name], **node} if name else node
+    return {**schema(root)["$defs"][name], **node} if name else node
 
 
-def at(path: Path) -> Schema:
+def at(path: Path, root: type[Section] = Config) -> Schema:
     """The part of the schema that says what may stand at `path`; empty where nothing may."""
-    node = schema()
+    node = schema(root)
     for step in path:
-        node = resolved(_inside(node, step))
+        node = resolved(_inside(node, step, root), root)
     return node
 
 
-def inner(node: Schema) -> Schema:
+def inner(node: Schema, root: type[Section] = Config) -> Schema:
     """What the items of a list, or the values of a mapping with free names, may be; empty for anything else."""
+    for option in node.get("anyOf", ()):  # of a list that may be null
+        if "items" in option:
+            node = option
     by_name = list(node.get("patternProperties", {}).values())
-    return resolved(node.get("items") or (by_name[0] if by_name else {}))
+    return resolved(node.get("items") or (by_name[0] if by_name else {}), root)
 
 
-def _inside(node: Schema, step: str | int) -> Schema:
+def _inside(node: Schema, step: str | int, root: type[Section]) -> Schema:
     fields: Schema = node.get("properties", {})
-    return fields[step] if isinstance(step, str) and step in fields else inner(node)
+    return fields[step] if isinstance(step, str) and step in fields else inner(node, root)

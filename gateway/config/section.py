@@ -31,3 +31,10 @@ def not_empty(value: object) -> object:
     if value == () or value == {}:
         raise ValueError("must not be empty")
     return value
+
+
+def several(value: object) -> object:
+    """For `BeforeValidator`: two items and more."""
+    if isinstance(value, tuple) and len(value) < 2:
+        raise ValueError("must name two or more")
+    return value

@@ -1,14 +1,16 @@
-"""The whole of forebay.yaml, validated, and what the rest of the program asks of it."""
+"""The whole of forebay.yaml and the tenants' files, validated, and what the rest of the program asks of them."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from gateway.config import process
 from gateway.config.fleet import Endpoint, Isolation, Model, Pool
 from gateway.config.kinds import Whole
 from gateway.config.scheduling import Affinity, Classes, Length
 from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
+from gateway.config.tenant import Tenant, TenantDefaults
 from gateway.config.timers import Timers
 from policies.settings import settings_from
 from policies.types import Settings
@@ -49,7 +51,19 @@ class Config(Section):
     timeouts: process.Timeouts = all_defaults(process.Timeouts)
     limits: process.Limits = all_defaults(process.Limits)
     telemetry: process.Telemetry = all_defaults(process.Telemetry)
-    tenant_defaults: process.TenantDefaults = all_defaults(process.TenantDefaults)
+    tenant_defaults: TenantDefaults = all_defaults(TenantDefaults)
+    _tenants: Mapping[str, Tenant] | None = PrivateAttr(None)
+
+    @property
+    def tenants(self) -> Mapping[str, Tenant] | None:
+        """The tenants by id. None: there are no tenant files, no key is asked and everybody is the tenant `default`."""
+        return self._tenants
+
+    def with_tenants(self, tenants: Mapping[str, Tenant]) -> "Config":
+        """The same with these tenants."""
+        made = self.model_copy()
+        made._tenants = tenants
+        return made
 
     def settings(self, seed: int = 0) -> Settings:
         """What the core needs to know, with times scaled. `seed` is that of the core's random numbers."""
@@ -67,6 +81,7 @@ class Config(Section):
                 "shed": self.admission.shed,
                 "length": self.length.kind,
                 "affinity": self.affinity.described(scale),
+                "tenants": {name: tenant.described() for name, tenant in (self.tenants or {}).items()},
             }
         )
 

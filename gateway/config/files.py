@@ -1,0 +1,81 @@
+"""The files of a configuration, read: forebay.yaml, and beside it `tenants.d` with one file for each tenant.
+
+Where the folder is there, keys are asked for, even if it is empty: a folder that lost its last file must not open the
+gateway to everybody. Names that begin with a dot are none of ours (editors, and Kubernetes' `..data`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config.kinds import MIB
+from gateway.config.problems import ConfigError, ConfigErrors
+
+MAX_BYTES = MIB
+FOLDER = "tenants.d"
+SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """What was read, by file name. `main` None: unreadable, `errors` says why. `tenants` None: there is no folder."""
+
+    file: str
+    main: str | None
+    tenants: dict[str, str] | None
+    errors: tuple[ConfigError, ...] = ()
+
+
+def gather(path: Path) -> Texts:
+    """Every file of the configuration at `path`."""
+    errors: list[ConfigError] = []
+    main = _read(path, errors)
+    paths = list(_tenant_files(path.parent / FOLDER, errors))
+    tenants = {str(file): text for file in paths if (text := _read(file, errors)) is not None}
+    there = (path.parent / FOLDER).is_dir()
+    return Texts(file=str(path), main=main, tenants=tenants if there else None, errors=tuple(errors))
+
+
+def _tenant_files(folder: Path, errors: list[ConfigError]) -> Iterator[Path]:
+    try:
+        found = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        errors.append(_whole(folder, f"cannot be read: {error.strerror or error}"))
+        return
+    for path in found:
+        if path.suffix == SUFFIX and not path.name.startswith("."):
+            yield path
+        elif path.suffix == ".yml" and not path.name.startswith("."):
+            errors.append(_whole(path, f"would not be read: name it {path.stem}{SUFFIX}"))
+
+
+def _read(path: Path, errors: list[ConfigError]) -> str | None:
+    try:
+        return read_text(path)
+    except ConfigErrors as error:
+        errors += error.errors
+        return None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; raises ConfigErrors."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigErrors([_whole(path, f"cannot be read: {error.strerror or error}")]) from None
+    if len(data) > MAX_BYTES:
+        raise ConfigErrors([_whole(path, "larger than 1 MiB")])
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        wrong = ConfigError(file=str(path), line=line, column=column, path="", message="not UTF-8")
+        raise ConfigErrors([wrong]) from None
+
+
+def _whole(path: Path, message: str) -> ConfigError:
+    return ConfigError(file=str(path), line=0, column=0, path="", message=message)
