@@ -184,12 +184,12 @@ def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> Inf
     """Everything the core may know."""
     prompt = look(call, model.block_tokens, (facts.tenant, facts.salt, model.served_as))
     return InferenceRequest(
-        id=facts.id,
-        tenant=facts.tenant,
-        model=model.name,
-        band=wishes.band,
-        route=wishes.route.name,
-        streamed=call.stream,
+        facts.id,
+        facts.tenant,
+        model.name,
+        wishes.band,
+        wishes.route.name,
+        call.stream,
         arrived_s=facts.received_s,
         deadline_s=facts.deadline_s,
         prompt_tokens=prompt.exact_tokens or prompt_tokens(call),

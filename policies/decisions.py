@@ -5,7 +5,7 @@
 
 from enum import StrEnum
 
-from policies.types import record
+from policies.types import Message
 
 
 class Reason(StrEnum):
@@ -62,8 +62,7 @@ class Reason(StrEnum):
     CLIENT_STALLED = "client_stalled"
 
 
-@record
-class Why:
+class Why(Message):
     """The numbers behind a decision, as they were before it: for the journal and for people."""
 
     pool: str = ""
@@ -81,8 +80,7 @@ class Why:
     note: str = ""  # what was out of the ordinary: borrowed, warm (it waited for a warm engine), downgraded
 
 
-@record
-class Dispatch:
+class Dispatch(Message):
     """Send this request to this endpoint now, as this attempt."""
 
     request_id: str
@@ -91,8 +89,7 @@ class Dispatch:
     why: Why
 
 
-@record
-class Reject:
+class Reject(Message):
     """Refused before it ever queued."""
 
     request_id: str
@@ -101,8 +98,7 @@ class Reject:
     why: Why
 
 
-@record
-class Evict:
+class Evict(Message):
     """Queued, then dropped: a timeout, the deadline, a drain."""
 
     request_id: str
@@ -111,8 +107,7 @@ class Evict:
     why: Why
 
 
-@record
-class Fail:
+class Fail(Message):
     """Dispatched, came back without an answer, and no attempt is left."""
 
     request_id: str

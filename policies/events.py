@@ -6,7 +6,7 @@ that comes twice, or late, settles nothing twice.
 
 from enum import StrEnum
 
-from policies.types import Endpoint, InferenceRequest, Settings, record
+from policies.types import Endpoint, InferenceRequest, Message, Settings
 
 
 class Cause(StrEnum):
@@ -31,30 +31,26 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-@record
-class Arrived:
+class Arrived(Message):
     """A request asks to be served."""
 
     request: InferenceRequest
 
 
-@record
-class Cancelled:
+class Cancelled(Message):
     """The client left. Legal at any time, also between a Dispatch and the moment anybody acts on it."""
 
     request_id: str
 
 
-@record
-class FirstToken:
+class FirstToken(Message):
     """The first token of an attempt was seen: its prefill is done."""
 
     request_id: str
     attempt: int
 
 
-@record
-class Finished:
+class Finished(Message):
     """An attempt ended after it had begun to answer. Token counts are None where the engine told none."""
 
     request_id: str
@@ -65,8 +61,7 @@ class Finished:
     output_tokens: int | None = None
 
 
-@record
-class Bounced:
+class Bounced(Message):
     """An attempt failed before its first byte: it may be placed again. `retry_after_s` is the engine's own wish."""
 
     request_id: str
@@ -75,22 +70,19 @@ class Bounced:
     retry_after_s: float | None = None
 
 
-@record
-class EndpointUp:
+class EndpointUp(Message):
     """An endpoint may be used; repeatable with new bounds."""
 
     endpoint: Endpoint
 
 
-@record
-class EndpointDown:
+class EndpointDown(Message):
     """An endpoint may not be used. What it holds ends by its own events."""
 
     name: str
 
 
-@record
-class LoadObserved:
+class LoadObserved(Message):
     """What an engine said of itself, seen at `observed_s`: sequences in its batch and its queue, the share of its KV
     blocks in use (0..1; None: it does not say). `kv_tokens` is the size of its KV cache, 0 unknown."""
 
@@ -102,15 +94,13 @@ class LoadObserved:
     kv_tokens: int = 0
 
 
-@record
-class CacheCleared:
+class CacheCleared(Message):
     """An engine says that its KV cache is empty: it was told to forget everything, or it is a new process."""
 
     endpoint: str
 
 
-@record
-class CacheTurned:
+class CacheTurned(Message):
     """So many tokens entered and left an engine's KV cache since the last such event, as it says itself."""
 
     endpoint: str
@@ -118,22 +108,19 @@ class CacheTurned:
     removed_tokens: int
 
 
-@record
-class LengthsRestored:
+class LengthsRestored(Message):
     """What an earlier run of the gateway had learned about lengths, as `Core.lengths()` gave it out."""
 
     state: str
 
 
-@record
-class SettingsChanged:
+class SettingsChanged(Message):
     """New settings, whole. The first event of every journal."""
 
     settings: Settings
 
 
-@record
-class Tick:
+class Tick(Message):
     """Nothing happened but time."""
 
 

@@ -14,8 +14,11 @@ from enum import StrEnum
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from msgspec import structs
+
 from policies.decisions import Decision
 from policies.events import Event
+from policies.types import Message
 
 VERSION = 1
 OLDEST = 1  # the current version and the one before
@@ -75,10 +78,11 @@ def decode_event(line: Mapping[str, Plain]) -> Event:
     return _decode_record(kind, own, kind.__name__)
 
 
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: type[Any]) -> tuple[str, ...]:
     known = _NAMES.get(kind)
     if known is None:
-        known = _NAMES[kind] = tuple(field.name for field in fields(kind))
+        known = kind.__struct_fields__ if issubclass(kind, Message) else tuple(field.name for field in fields(kind))
+        _NAMES[kind] = known
     return known
 
 
@@ -114,7 +118,9 @@ def _decode_record(kind: type[T], value: object, path: str) -> T:
     return kind(**{name: readers[name](item, f"{path}.{name}") for name, item in value.items()})
 
 
-def _required(kind: type) -> list[str]:
+def _required(kind: type[Any]) -> list[str]:
+    if issubclass(kind, Message):
+        return [field.name for field in structs.fields(kind) if field.required]
     return [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
 
@@ -138,7 +144,7 @@ def _reader(hint: Any) -> Reader:
         return _optional(_reader(inner[0]))
     if origin is not None and issubclass(origin, Mapping):
         return _mapping_of(_reader(inner[1]))
-    if isinstance(hint, type) and is_dataclass(hint):
+    if isinstance(hint, type) and (issubclass(hint, Message) or is_dataclass(hint)):
         return lambda value, path: _decode_record(hint, value, path)
     if issubclass(hint, StrEnum):
         return _member_of(hint)

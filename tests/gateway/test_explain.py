@@ -1,6 +1,6 @@
 """What is remembered of requests, and for how long."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gateway.explain import Explain
 from policies.decisions import Dispatch, Evict, Reason, Why

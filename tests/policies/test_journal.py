@@ -1,9 +1,9 @@
 """Events and decisions as plain values: there and back, and what is refused with which words."""
 
 import json
-from dataclasses import fields
 
 import pytest
+from msgspec import structs
 
 from policies import journal
 from policies.decisions import Dispatch, Reason, Reject, Why
@@ -59,7 +59,7 @@ def test_a_line_says_when_what_and_what_was_decided() -> None:
         Dispatch(request_id="a", attempt=1, endpoint="x", why=Why(pool="main", candidates=2)),
         Reject(request_id="b", reason=Reason.OVERLOADED, retry_after_s=None, why=Why()),
     ]
-    why = {field.name: field.default for field in fields(Why)}
+    why = {field.name: field.default for field in structs.fields(Why)}
     assert journal.encode_line(3, 1.25, Cancelled(request_id="c"), decisions) == {
         "seq": 3,
         "t": 1.25,

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from msgspec import structs
 
 from policies.decisions import Dispatch
 from policies.events import Arrived, Cause, EndpointUp, SettingsChanged
@@ -174,7 +175,7 @@ class Partitioned(Everything):
         pool = why.pool.removeprefix("hard/")
         assert (pool != why.pool) is (owner == "hard")
         assert MODEL_OF[pool] == shadow.request.model
-        super().dispatched(shadow, replace(decision, why=replace(why, pool=pool)))
+        super().dispatched(shadow, structs.replace(decision, why=structs.replace(why, pool=pool)))
 
 
 TestPartitioned = Partitioned.TestCase
