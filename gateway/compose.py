@@ -15,6 +15,7 @@ from gateway.telemetry.record import RequestRecord
 
 _ANTHROPIC = re.compile(rb"[A-Za-z0-9,._ -]{1,512}\Z").match
 _TRACE = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
+_ANTHROPIC_API = Dialect.ANTHROPIC
 _TRACESTATE_BYTES = 512
 _STRIPPED_BYTES = 256
 
@@ -101,7 +102,7 @@ def about(record: RequestRecord, dialect: Dialect) -> bytes:
     own = record.request_id.encode()
     known = record.client_request_id.encode() or own
     lines = b"x-request-id: %b\r\nx-forebay-request-id: %b\r\n" % (known, own)
-    return b"request-id: %b\r\n%b" % (known, lines) if dialect is Dialect.ANTHROPIC else lines
+    return b"request-id: %b\r\n%b" % (known, lines) if dialect is _ANTHROPIC_API else lines
 
 
 def notice(stripped: tuple[str, ...]) -> bytes:

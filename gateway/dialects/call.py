@@ -26,6 +26,7 @@ _encode = msgspec.json.Encoder().encode
 _TRUE = msgspec.Raw(b"true")
 _FALSE = msgspec.Raw(b"false")
 _USAGE_ONLY = msgspec.Raw(b'{"include_usage":true}')
+_TEXT = Kind.TEXT
 _USAGE_ROUTES = frozenset({"chat", "completions"})
 
 
@@ -40,13 +41,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Call(msgspec.Struct, kw_only=True):
     """What a client asks for.
 
-    `max_output_tokens` is what it gave, None if nothing. `sequences` = max(n, best_of) x prompts. `wants_usage`: it asked
+    `plan` is of all fields it sent. `max_output_tokens` is what it gave, None if nothing. `sequences` = max(n, best_of) x prompts. `wants_usage`: it asked
     for the usage chunk of its stream. `fields` is what the policy left, in the client's order. `stripped` names fields
     it sent and the engine does not get, as far as they fit the header `x-forebay-stripped`. `prompt_bytes` is the raw JSON of the prompt and the tools: text as it is
     escaped, plus some 30 bytes of keys and quotes per message; a picture that stands inline counts as 4,096 bytes.
     """
 
     route: Route
+    plan: Plan
     model: str
     stream: bool
     max_output_tokens: int | None
@@ -61,7 +63,29 @@ class Call(msgspec.Struct, kw_only=True):
 def read(route: Route, body: bytes, rules: FieldRules) -> Call:
     """Read a whole body. Raises GatewayError (all 400), with `param` where one field is at fault."""
     try:
-        return _read(route, body, rules)
+        fields = _top_level(route, body)
+        plan = plan_of(route.name, tuple(fields))
+        stripped, inline_bytes = policy.apply(plan, fields, rules)
+        raw_model = fields.get("model")
+        if raw_model is None:
+            raise values.missing("model")
+        stream = "stream" in fields and values.flag("stream", fields["stream"])
+        prompt_bytes = -inline_bytes
+        for name in plan.prompt:
+            prompt_bytes += len(fields[name])
+        return Call(
+            route=route,
+            plan=plan,
+            model=values.text("model", raw_model, 256),
+            stream=stream,
+            max_output_tokens=_max_output_tokens(plan, fields),
+            sequences=_sequences(plan, fields) if plan.batch or plan.copies else 1,
+            wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
+            fields=fields,
+            stripped=stripped,
+            prompt_bytes=max(0, prompt_bytes),
+            body_bytes=len(body),
+        )
     except RecursionError:
         raise GatewayError(Reason.JSON_TOO_DEEP) from None
 
@@ -70,7 +94,7 @@ def write(call: Call, target: Target) -> bytes:
     """The body sent upstream."""
     given, route = call.fields, call.route
     fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": target.served_as}
-    if target.salt is not None and route.kind is not Kind.TEXT:
+    if target.salt is not None and route.kind is not _TEXT:
         fields["cache_salt"] = target.salt
     if route.name == "responses" or "store" in given:
         fields["store"] = False
@@ -79,31 +103,6 @@ def write(call: Call, target: Target) -> bytes:
     if target.output_cap is not None:
         fields |= _capped(given, TABLES[route.name], target.output_cap)
     return _encode(fields)
-
-
-def _read(route: Route, body: bytes, rules: FieldRules) -> Call:
-    fields = _top_level(route, body)
-    plan = plan_of(route.name, tuple(fields))
-    stripped, inline_bytes = policy.apply(plan, fields, rules)
-    raw_model = fields.get("model")
-    if raw_model is None:
-        raise values.missing("model")
-    stream = "stream" in fields and values.flag("stream", fields["stream"])
-    prompt_bytes = -inline_bytes
-    for name in plan.prompt:
-        prompt_bytes += len(fields[name])
-    return Call(
-        route=route,
-        model=values.text("model", raw_model, 256),
-        stream=stream,
-        max_output_tokens=_max_output_tokens(plan, fields),
-        sequences=_sequences(plan, fields) if plan.batch or plan.copies else 1,
-        wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
-        fields=fields,
-        stripped=stripped,
-        prompt_bytes=max(0, prompt_bytes),
-        body_bytes=len(body),
-    )
 
 
 def _top_level(route: Route, body: bytes) -> Fields:

@@ -44,7 +44,8 @@ class Table:
     """One route's fields.
 
     `plain`: names that pass as they are; `limited`: names that pass within a limit. `required`: of each tuple one must be there. `prompt`:
-    fields that hold text for the model. `caps`: fields that cap the output, the one that wins first and the one every
+    fields that hold text for the model. `rendered`: those by which prompts are compared, in the order in which engines render
+    them; the last one there grows from turn to turn. `caps`: fields that cap the output, the one that wins first and the one every
     engine knows last. `media`: fields in whose parts a URL may stand. `batch`:
     fields whose list holds prompts of their own.
     The rest follows from these: `groups` of names that are not plain, the bytes a value may begin with (`opens`), and a
@@ -55,6 +56,7 @@ class Table:
     limited: frozenset[str] = frozenset()
     required: tuple[tuple[str, ...], ...] = ()
     prompt: tuple[str, ...] = ()
+    rendered: tuple[str, ...] = ()
     caps: tuple[str, ...] = ()
     media: Mapping[str, Media] = field(default_factory=dict)
     batch: tuple[str, ...] = ()
@@ -158,6 +160,7 @@ _WRITTEN: Mapping[str, Table] = {
         limited=_names("n best_of logprobs top_logprobs stop logit_bias"),
         required=(("messages",),),
         prompt=("messages", "tools", "functions"),
+        rendered=("tools", "functions", "messages"),
         caps=("max_completion_tokens", "max_tokens"),
         media={"messages": Media.MESSAGES},
     ),
@@ -166,6 +169,7 @@ _WRITTEN: Mapping[str, Table] = {
         limited=_names("n best_of logprobs stop logit_bias"),
         required=(("prompt",),),
         prompt=("prompt", "suffix"),
+        rendered=("prompt",),
         caps=("max_tokens",),
         batch=("prompt",),
     ),
@@ -174,6 +178,7 @@ _WRITTEN: Mapping[str, Table] = {
         limited=_names("top_logprobs stop logit_bias"),
         required=(("input",),),
         prompt=("input", "instructions", "tools", "previous_response", "previous_input_messages"),
+        rendered=("tools", "instructions", "input"),
         caps=("max_output_tokens",),
         media=dict.fromkeys(("input", "tools", "previous_response", "previous_input_messages"), Media.ITEMS),
     ),
@@ -182,6 +187,7 @@ _WRITTEN: Mapping[str, Table] = {
         limited=_names("stop_sequences"),
         required=(("messages",), ("max_tokens",)),
         prompt=("system", "messages", "tools"),
+        rendered=("tools", "system", "messages"),
         caps=("max_tokens",),
         media={"messages": Media.MESSAGES, "system": Media.ITEMS},
     ),
@@ -189,6 +195,7 @@ _WRITTEN: Mapping[str, Table] = {
         plain=_EMBEDDINGS,
         required=(("input", "messages"),),
         prompt=("input", "messages"),
+        rendered=("messages", "input"),
         media={"messages": Media.MESSAGES, "input": Media.ITEMS},
         batch=("input",),
     ),
@@ -196,10 +203,17 @@ _WRITTEN: Mapping[str, Table] = {
         plain=_RERANK,
         required=(("query",), ("documents",)),
         prompt=("query", "documents"),
+        rendered=("query", "documents"),
         media={"query": Media.ITEMS, "documents": Media.ITEMS},
         batch=("documents",),
     ),
-    "score": Table(plain=_SCORE, prompt=_SCORED, media=dict.fromkeys(_SCORED, Media.ITEMS), batch=_SCORED),
+    "score": Table(
+        plain=_SCORE,
+        prompt=_SCORED,
+        rendered=("queries", "text_1", "data_1", "items", "documents", "text_2", "data_2"),
+        media=dict.fromkeys(_SCORED, Media.ITEMS),
+        batch=_SCORED,
+    ),
     "tokenize": Table(
         plain=_TOKENIZE,
         required=(("prompt", "messages"),),

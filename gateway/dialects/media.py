@@ -26,6 +26,7 @@ PART_BYTES = 4096  # what a part that stands inline counts as, in bytes of text:
 _SIGNS = (b'url"', b'embeds"', b"\\u006", b"\\u007")  # the last two: a letter of a key, escaped
 
 _NONE = msgspec.Raw()
+_MESSAGES = Media.MESSAGES
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -77,13 +78,14 @@ def check(name: str, value: bytes, kind: Media, hosts: frozenset[str]) -> int:
 
     Raises GatewayError(forbidden_target | parameter_not_allowed).
     """
-    if value.find(b"[" if kind is Media.MESSAGES else b"{", kind is Media.MESSAGES) < 0:
+    of_messages = kind is _MESSAGES
+    if value.find(b"[" if of_messages else b"{", of_messages) < 0:
         return 0
     if len(value) > LARGE_BYTES and _dense(value):
         if any(sign in value for sign in _SIGNS):
             raise invalid(name, "has too many parts")
         return 0
-    return _check_messages(name, value, hosts) if kind is Media.MESSAGES else _walk(name, value, hosts)
+    return _check_messages(name, value, hosts) if of_messages else _walk(name, value, hosts)
 
 
 def _dense(value: bytes) -> bool:

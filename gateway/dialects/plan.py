@@ -22,6 +22,7 @@ class Plan:
     bulky: tuple[str, ...]
     media: tuple[tuple[str, Media], ...]
     prompt: tuple[str, ...]
+    rendered: tuple[str, ...]
     caps: tuple[str, ...]
     batch: tuple[str, ...]
     copies: tuple[str, ...]
@@ -52,6 +53,7 @@ def _work_out(table: Table, names: tuple[str, ...]) -> Plan:
         bulky=tuple(name for name in names if name in BULKY and name in stays),
         media=tuple((name, kind) for name, kind in table.media.items() if name in stays),
         prompt=tuple(name for name in table.prompt if name in stays),
+        rendered=tuple(name for name in table.rendered if name in stays),
         caps=tuple(name for name in table.caps if name in stays),
         batch=tuple(name for name in table.batch if name in stays),
         copies=tuple(name for name in _COPIES if name in stays),

@@ -16,7 +16,6 @@ from gateway.dialects.values import (
     Fields,
     decode_list,
     fields_of,
-    first_byte,
     integer,
     invalid,
     missing,
@@ -55,7 +54,7 @@ def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[tuple[str, ...
     if plan.missing:
         raise missing(*plan.missing)
     for name, opens in plan.opens:
-        if first_byte(fields[name]) not in opens:
+        if memoryview(fields[name])[0] not in opens:  # the byte that tells the type
             raise invalid(name, "has the wrong type")
     if plan.bulky and sum(len(fields[name]) for name in plan.bulky) > BULKY_BYTES:
         raise invalid(plan.bulky[0], "and other schemas are larger than 256 KiB together")

@@ -9,7 +9,7 @@ Token ids are decoded, since their blocks are numbers of ids: at most `IDS_BYTES
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 
 import msgspec
@@ -25,18 +25,9 @@ SAMPLE_BYTES = 256
 CODE_SHARE = 1 / 25  # one of these characters in 200 is in prose, in code one in 4 to 16
 CJK_SHARE = 1 / 2
 
-# The fields of a prompt in render order; the last one there grows from turn to turn.
-_ORDER: Mapping[str, tuple[str, ...]] = {
-    "chat": ("tools", "functions", "messages"),
-    "completions": ("prompt",),
-    "responses": ("tools", "instructions", "input"),
-    "messages": ("tools", "system", "messages"),
-    "embeddings": ("messages", "input"),
-    "rerank": ("query", "documents"),
-    "score": ("queries", "text_1", "data_1", "items", "documents", "text_2", "data_2"),
-}
 _GENERATE = Kind.GENERATE
-_TEXT_OPENS = (b"{", b'"')
+_LIST = ord("[")
+_SPACE = b" \t\r\n"
 _IDS = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
 _ROLE = re.compile(rb'"role"\s*:\s*"(\w*)"').match
 _SYSTEM = (b"system", b"developer")
@@ -74,17 +65,15 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     """Look at the prompt of a call. `domain`: the tenant, the salt of its caches, the engine's name of the model."""
     fields, route = call.fields, call.route
     shape = "" if _SHAPES.isdisjoint(fields) else _shape(fields)
-    parts: list[bytes | memoryview] = []
-    for name in _ORDER.get(route.name, ()):
-        if name in fields:
-            last = bytes(fields[name])
-            parts.append(last)
+    parts: list[memoryview] = []
+    for name in call.plan.rendered:
+        last = memoryview(fields[name])
+        parts.append(last)
     if not parts:
         return Prompt(0, "text", shape, (), 0)
     generates = route.kind is _GENERATE
-    if last[1:2] not in _TEXT_OPENS and _IDS(last):
-        chain = _of_ids(last, block_tokens, _seeds(domain)[0]) if generates else ()
-        return Prompt(last.count(b",") + 1, "text", shape, chain, 0)
+    if _IDS(last):
+        return _of_ids(bytes(last), shape, block_tokens, _seeds(domain)[0] if generates else None)
     kind = _kind(last)
     if not generates:
         return Prompt(0, kind, shape, (), 0)
@@ -95,18 +84,18 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
 
 
-def _open(raw: bytes) -> memoryview:
+def _open(raw: memoryview) -> memoryview:
     """A list or a string as it may go on in the next turn."""
     end = len(raw) - 1
-    while raw[:1] == b"[" and raw[end - 1 : end].isspace():
+    while raw[end - 1] in _SPACE and raw[0] == _LIST:
         end -= 1
-    return memoryview(raw)[:end]
+    return raw[:end]
 
 
-def _kind(raw: bytes) -> str:
+def _kind(raw: memoryview) -> str:
     """By the middle of the text; a character that is escaped takes six bytes."""
-    start = max(0, (len(raw) - SAMPLE_BYTES) // 2)
-    sample = raw[start : start + SAMPLE_BYTES]
+    start = (len(raw) - SAMPLE_BYTES) // 2
+    sample = bytes(raw[start : start + SAMPLE_BYTES] if start > 0 else raw[:SAMPLE_BYTES])
     if not sample.isascii() or b"\\u" in sample:
         wide = 3 * len(sample.translate(None, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
         if wide > CJK_SHARE * len(sample):
@@ -142,8 +131,14 @@ def _seeds(domain: tuple[str, str, str]) -> tuple[int, int]:
     return fingerprint.seed(salt, model), fingerprint.seed(tenant, model)
 
 
-def _of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
-    """The chain of a list of ids, or of the first of several lists."""
+def _of_ids(raw: bytes, shape: str, block_tokens: int, seed: int | None) -> Prompt:
+    """A list of ids, or several lists; `seed` None: nothing is generated."""
+    chain = _chain_of_ids(raw, block_tokens, seed) if seed is not None else ()
+    return Prompt(raw.count(b",") + 1, "text", shape, chain, 0)
+
+
+def _chain_of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
+    """Of several lists the first is compared."""
     begin, end = raw.rfind(b"[", 0, 64), raw.find(b"]")
     if end > IDS_BYTES:
         end = raw.rfind(b",", begin, IDS_BYTES)
@@ -158,20 +153,21 @@ def _template_bytes(text: memoryview) -> int:
     return fingerprint.HEAD_BYTES if len(text) >= fingerprint.HEAD_BYTES else 0
 
 
-def _system_bytes(messages: bytes) -> int:
+def _system_bytes(messages: memoryview) -> int:
     """Where the system messages at the beginning of a list end; 0 without any.
 
     Quotes in text are escaped, so the bytes `"role"` stand only where a role is told, or a string is just that word.
     """
     end = 0
-    if messages[:1] != b"[":
+    if messages[0] != _LIST:
         return end
-    at = messages.find(b'"role"', 0, fingerprint.HEAD_BYTES)
+    beginning = bytes(messages[: fingerprint.HEAD_BYTES])
+    at = beginning.find(b'"role"')
     while at >= 0:
         role = _ROLE(messages, at)
         if role is not None and role[1] not in _SYSTEM:
-            return at if end and messages[:at].rstrip().endswith(b"{") else end
+            return at if end and beginning[:at].rstrip().endswith(b"{") else end
         if role is not None:
             end = role.end()
-        at = messages.find(b'"role"', at + 1, fingerprint.HEAD_BYTES)
+        at = beginning.find(b'"role"', at + 1)
     return len(messages) if end else 0

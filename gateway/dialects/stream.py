@@ -21,6 +21,7 @@ _COMMENT = EventFacts(kind=EventKind.COMMENT)
 _OTHER = EventFacts(kind=EventKind.OTHER)
 _GARBLED = EventFacts(kind=EventKind.OTHER, garbled=True)
 _END = EventFacts(kind=EventKind.END)
+_OPENAI = Dialect.OPENAI
 _BOM = b"\xef\xbb\xbf"
 
 Reader = Callable[[bytes, Object, bytes], EventFacts]
@@ -44,7 +45,7 @@ def read_event(route: Route, event: bytes) -> EventFacts:
 def read_body(route: Route, body: bytes) -> BodyFacts:
     """Facts of a whole unstreamed answer. Never raises: what cannot be read has no usage."""
     try:
-        if route.dialect is Dialect.OPENAI and route.name != "responses":
+        if route.dialect is _OPENAI and route.name != "responses":
             return _plain_facts(_plain_answers.decode(body))
         answer = _answers.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

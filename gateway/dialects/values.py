@@ -36,11 +36,6 @@ def short(name: str) -> str:
     return name[:64]
 
 
-def first_byte(raw: msgspec.Raw) -> int:
-    """The byte that tells the type, without a copy of the value."""
-    return memoryview(raw)[0]
-
-
 def text(name: str, raw: msgspec.Raw, longest: int) -> str:
     """A string of 1 to `longest` characters."""
     try:
