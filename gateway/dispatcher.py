@@ -5,8 +5,9 @@ a turn of the loop of its own: a long queue would otherwise be walked by recursi
 """
 
 import asyncio
-import time
+import math
 from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 from policies.core import Core
@@ -32,7 +33,7 @@ class Dispatcher:
         self._record = record
         self._waiters: dict[str, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_s = 0.0
+        self._armed_s = math.inf  # without a timer
 
     def arrive(self, request: InferenceRequest, waiter: Waiter) -> Decision | None:
         """A request asks for a place. The decision if there is one at once; else `waiter` will hear it."""
@@ -46,20 +47,19 @@ class Dispatcher:
 
     def handle(self, event: Event, asker: str = "") -> Decision | None:
         """Tell the core what happened. Returns what it decides at once about `asker`, the id of a request."""
-        now = time.monotonic()
+        now = monotonic()
         core = self.core
         decisions = core.handle(event, now)
         if self._record is not None:
             self._record(now, event, decisions)
         answer = None
         for decision in decisions:
-            request_id = decision.request_id
-            if request_id == asker:
+            if decision.request_id == asker:
                 answer = decision
-            elif (waiter := self._waiters.get(request_id)) is not None:
+            elif (waiter := self._waiters.get(decision.request_id)) is not None:
                 asyncio.get_running_loop().call_soon(waiter.decided, decision)
         due = core.next_wakeup()
-        if due is not None and (self._timer is None or due < self._armed_s):
+        if due is not None and due < self._armed_s:
             self._arm(due, now)
         return answer
 
@@ -75,8 +75,8 @@ class Dispatcher:
         self._timer = asyncio.get_running_loop().call_later(max(0.001, due - now), self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
-        due, now = self.core.next_wakeup(), time.monotonic()
+        self._timer, self._armed_s = None, math.inf
+        due, now = self.core.next_wakeup(), monotonic()
         if due is None:
             return
         if due <= now:

@@ -14,6 +14,7 @@ import msgspec
 
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reject
 from policies.events import Arrived, Bounced, Cancelled, Event, Finished, FirstToken
+from policies.types import InferenceRequest
 
 ROOM = 4096
 
@@ -48,16 +49,13 @@ class Explain:
     def record(self, now: float, event: Event, decisions: Sequence[Decision]) -> None:
         """The core has handled `event` at `now`."""
         steps = self._steps
-        if isinstance(event, _OF_ONE):
-            known = steps.get(event.request_id)
-            if known is not None:
-                known.append((now, event))
-        elif isinstance(event, Arrived):
-            self._arrived(event)
+        if isinstance(event, Arrived):
+            self._arrived(event.request)
+        elif isinstance(event, _OF_ONE) and event.request_id in steps:
+            steps[event.request_id].append((now, event))
         for decision in decisions:
-            known = steps.get(decision.request_id)
-            if known is not None:
-                known.append((now, decision))
+            if decision.request_id in steps:
+                steps[decision.request_id].append((now, decision))
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """What happened to a request, times in ms since its arrival; None when nothing is known of it (any more)."""
@@ -70,14 +68,14 @@ class Explain:
         facts["class"] = facts.pop("band")
         return {"request": facts, "steps": [_step(now - arrived_s, what) for now, what in steps]}
 
-    def _arrived(self, event: Arrived) -> None:
-        request = event.request
-        if request.id in self._steps:
+    def _arrived(self, request: InferenceRequest) -> None:
+        steps, arrivals = self._steps, self._arrivals
+        if request.id in steps:
             return
-        self._steps[request.id] = []
-        self._arrivals.append(_facts(request))
-        if len(self._arrivals) > self._room:
-            del self._steps[self._arrivals.popleft()[0]]
+        steps[request.id] = []
+        arrivals.append(_facts(request))
+        if len(arrivals) > self._room:
+            del steps[arrivals.popleft()[0]]
 
 
 def _step(after_s: float, what: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import socket
 import struct
 import sys
 import termios
-import time
 from enum import IntEnum
+from time import monotonic
 from typing import Any, cast
 
 from gateway.errors import GatewayError
@@ -22,7 +22,7 @@ from gateway.http.shared import Shared
 from policies.decisions import Reason
 
 LINGER_BYTES = 1 << 20
-_COMPLETE = Progress.COMPLETE
+_BODY, _COMPLETE = Progress.BODY, Progress.COMPLETE
 
 
 class State(IntEnum):
@@ -93,7 +93,7 @@ class ClientConnection(asyncio.Protocol):
         self.peer = peer[0] if peer else ""
         self.transport.set_write_buffer_limits(shared.high_water_bytes, shared.high_water_bytes // 4)
         shared.connections.add(self)
-        self.deadline = time.monotonic() + shared.timers.first_byte_of_connection_s
+        self.deadline = monotonic() + shared.timers.first_byte_of_connection_s
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.connections.discard(self)
@@ -118,17 +118,16 @@ class ClientConnection(asyncio.Protocol):
         if self.state == _BUSY:
             self.deadline = _NEVER
         elif self.state == _IDLE:
-            self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
+            self.deadline = monotonic() + self.shared.timers.keepalive_idle_s
         if self.exchange is not None and self.exchange.source is not None:
             self.exchange.source.resume()
 
     def data_received(self, data: bytes) -> None:
         reader = self.reader
         if self.state == _IDLE:
-            now = time.monotonic()
+            now = monotonic()
             self.exchange = reader.exchange = Exchange(self, now)
             self.state = _READING
-            self._body_began_s = 0.0
             self.deadline = now + self.shared.timers.head_s
             reader.begin(data)
         elif self.state == _READING:
@@ -144,14 +143,14 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(reader.exchange, reader.error, close=not complete)
         elif complete:
             self.shared.handler.received(reader.exchange)
-        elif reader.progress == Progress.BODY:
-            self._note_body()
+        elif reader.progress == _BODY:
+            self._note_body(reader.exchange)
 
     # -- one request after another ---------------------------------------------------------------------------------
 
-    def _note_body(self) -> None:
-        now = time.monotonic()
-        if not self._body_began_s:
+    def _note_body(self, exchange: Exchange) -> None:
+        now = monotonic()
+        if self._body_began_s < exchange.received_s:  # of an earlier request
             self._body_began_s = now
             self.deadline = now + self.shared.timers.body_gap_s
         self._touched_s = now
@@ -164,14 +163,14 @@ class ClientConnection(asyncio.Protocol):
 
     def answered(self, held_bytes: int, *, close: bool) -> None:
         """The answer's last byte has been handed to the transport."""
-        self.shared.held_bytes -= held_bytes
-        complete = self.state == _BUSY
+        shared, reader = self.shared, self.reader
+        shared.held_bytes -= held_bytes
         self.exchange = None
-        self.reader.exchange = _NOBODY
+        reader.exchange = _NOBODY
         if not close:
             self.state = _IDLE
-            self.deadline = time.monotonic() + self.shared.timers.keepalive_idle_s
-        elif complete and not self.reader.excess:
+            self.deadline = monotonic() + shared.timers.keepalive_idle_s
+        elif self.state == _BUSY and not reader.excess:
             self.close()
         else:
             self._linger()
@@ -185,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
         # A plain close while bytes are still coming would reset the connection and take our answer with it.
         self.state = _LINGER
         self._lingered = 0
-        self.deadline = time.monotonic() + self.shared.timers.lingering_s
+        self.deadline = monotonic() + self.shared.timers.lingering_s
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
@@ -219,7 +218,7 @@ class ClientConnection(asyncio.Protocol):
         elif self.state == _READING and self.reader.progress == Progress.HEAD:
             self._time_out()
         elif self.state == _READING:
-            age = now - (self._body_began_s or now)
+            age = now - self._body_began_s
             received = cast(Exchange, self.exchange).body_bytes
             slow = age > timers.body_rate_after_s and received < 1024 * age
             if slow or age > timers.body_total_s or now - self._touched_s > timers.body_gap_s:

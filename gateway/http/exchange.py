@@ -52,37 +52,22 @@ class Carrier(Protocol):
 class Exchange:
     """A request with its body, and its answer. `context` belongs to whoever handles it."""
 
-    __slots__ = (
-        "_chunked",
-        "_closes",
-        "_head",
-        "body",
-        "body_bytes",
-        "connection",
-        "content_length",
-        "context",
-        "head",
-        "http10",
-        "received_s",
-        "sent_bytes",
-        "source",
-        "started",
-    )
+    # Defaults stand in the class: each that is set costs every request.
+    head: Head | None = None
+    http10 = False
+    content_length: int | None = None
+    body_bytes = 0
+    context: Any = None
+    source: Source | None = None  # what is to be held up while the client is congested
+    started = False  # the answer's head has been handed over
+    sent_bytes = 0  # of the answer's body
+    _chunked = _closes = False
+    _head = b""  # of the answer, until it leaves together with the first piece of the body
 
     def __init__(self, connection: Carrier, received_s: float) -> None:
         self.connection: Carrier | None = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
-        self.head: Head | None = None
-        self.http10 = False
-        self.content_length: int | None = None
         self.body: list[bytes] = []
-        self.body_bytes = 0
-        self.context: Any = None
-        self.source: Source | None = None  # what is to be held up while the client is congested
-        self.started = False  # the answer's head has been handed over
-        self.sent_bytes = 0  # of the answer's body
-        self._chunked = self._closes = False
-        self._head = b""  # of the answer, until it leaves together with the first piece of the body
 
     @property
     def peer(self) -> str:
@@ -108,10 +93,10 @@ class Exchange:
             return
         self.started = True
         self._closes = closes = close or connection.must_close()
-        length = len(body)
+        self.sent_bytes = length = len(body)
         if self.head is not None and self.head.method == b"HEAD":
             body = b""  # no answer to HEAD has a body, and a proxy in front would read one as the next answer
-        self.sent_bytes += len(body)
+            self.sent_bytes = 0
         line = _CLOSE if closes else _KEEP if self.http10 else b""
         connection.transport.write(
             b"%b%bcontent-length: %d\r\n%b\r\n%b" % (_STATUS_LINES[status], headers, length, line, body)

@@ -72,7 +72,7 @@ class RequestReader:
         self.error = None
         known = self._known
         if known is not None and (found := known.find(data)) is not None:
-            self._take_known(known.meaning, data, found)
+            self._take_known(known.meaning, data, *found)
             return
         self._raw: list[tuple[bytes, bytes]] = []
         self._target = b""
@@ -133,8 +133,7 @@ class RequestReader:
             self._learned += 1
             self._known = learn(data, head)
 
-    def _take_known(self, head: heads.Head, data: bytes, found: tuple[int, int]) -> None:
-        length, start = found
+    def _take_known(self, head: heads.Head, data: bytes, length: int, start: int) -> None:
         exchange = self.exchange
         exchange.head, exchange.content_length = head, length
         self.keep_alive = True
@@ -149,14 +148,15 @@ class RequestReader:
 
     def _take_body(self, data: bytes) -> None:
         """Bytes of a body whose length is all there is to know of its framing."""
-        missing = self._missing
-        if len(data) > missing:
+        missing = self._missing - len(data)
+        if missing < 0:
             data = data[:missing]
             self.excess = True
-        self._missing = missing = missing - len(data)
+            missing = 0
+        self._missing = missing
         if data and self.error is None:
             self._hold(data)
-        if missing == 0:
+        if not missing:
             self.progress = _COMPLETE
 
     # -- parser callbacks ------------------------------------------------------------------------------------------
@@ -212,13 +212,13 @@ class RequestReader:
 
     def _hold(self, data: bytes) -> None:
         exchange, shared = self.exchange, self._shared
-        size = len(data)
+        size, bounds = len(data), shared.bounds
         exchange.body.append(data)
         exchange.body_bytes = held = exchange.body_bytes + size
-        shared.held_bytes += size
-        if held > shared.bounds.body_bytes:
+        shared.held_bytes = held_by_all = shared.held_bytes + size
+        if held > bounds.body_bytes:
             self.error = GatewayError(Reason.BODY_TOO_LARGE)
-        elif shared.held_bytes > shared.bounds.held_bytes:
+        elif held_by_all > bounds.held_bytes:
             self.error = GatewayError(Reason.OVERLOADED, "Too much is waiting here already.")
 
     def on_message_complete(self) -> None:

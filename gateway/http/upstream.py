@@ -210,10 +210,10 @@ class UpstreamConnection(asyncio.Protocol):
         if start + length != len(data):
             return False
         self.sink = None
-        if self.transport.get_write_buffer_size() == 0:
-            self._pool.release(self)
-        else:
+        if self.transport.get_write_buffer_size():
             self.transport.abort()
+        else:
+            self._pool.release(self)
         sink.on_whole(known.meaning, data[start:])
         return True
 

@@ -21,7 +21,7 @@ class AccessLog:
 
     def __init__(self, sink: Sink, log_format: LogFormat = "json") -> None:
         self._sink = sink
-        self._encode = _json if log_format == "json" else _text
+        self._as_json = log_format == "json"
 
     def write(self, record: RequestRecord) -> None:
         """Write the line of a request that has ended; the record is spent. Never blocks, never raises for anything a
@@ -30,7 +30,7 @@ class AccessLog:
         chosen = record.client_request_id + record.client + record.path + record.model + record.client_retry
         if record.stripped or len(chosen) > MAX_TEXT or not chosen.isprintable():
             _make_printable(record)
-        self._sink.write(self._encode(record))
+        self._sink.write(_encode(record) + b"\n" if self._as_json else _text(record))
 
 
 def _make_printable(record: RequestRecord) -> None:
@@ -40,11 +40,7 @@ def _make_printable(record: RequestRecord) -> None:
 
 
 _now = datetime.now
-_encoder = msgspec.json.Encoder()
-
-
-def _json(record: RequestRecord) -> bytes:
-    return _encoder.encode(record) + b"\n"
+_encode = msgspec.json.Encoder().encode
 
 
 def _text(record: RequestRecord) -> bytes:

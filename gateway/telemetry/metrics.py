@@ -60,9 +60,9 @@ class _Timings:
         self.duration = Histogram(REQUEST_BOUNDS)
 
     def observe(self, record: RequestRecord) -> None:
-        if record.queue_ms is not None:
-            self.queue.observe(record.queue_ms / 1000)
-        ttft_ms, duration_ms = record.ttft_ms, record.duration_ms
+        queue_ms, ttft_ms, duration_ms = record.queue_ms, record.ttft_ms, record.duration_ms
+        if queue_ms is not None:
+            self.queue.observe(queue_ms / 1000)
         if ttft_ms is not None:
             self.ttft.observe(ttft_ms / 1000)
         if record.outcome == "completed" and duration_ms is not None:
@@ -78,7 +78,7 @@ class Lane:
 
     def __init__(self, timings: _Timings) -> None:
         self.received = 0
-        self.ended: dict[tuple[str, str], int] = {}  # (outcome, reason)
+        self.ended: defaultdict[tuple[str, str], int] = defaultdict(int)  # (outcome, reason)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
@@ -87,8 +87,7 @@ class Lane:
     def end(self, record: RequestRecord) -> None:
         outcome = record.outcome
         reason = record.stage if outcome == "cancelled" else record.reason
-        key = (outcome, reason if reason in _REASONS else OTHER)
-        self.ended[key] = self.ended.get(key, 0) + 1
+        self.ended[outcome, reason if reason in _REASONS else OTHER] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         self.output_tokens += record.output_tokens
@@ -130,7 +129,10 @@ class Metrics:
         """A record is complete. Only one that was `received` counts in C1: `lane` is where."""
         self._bytes_in += record.bytes_in
         self._bytes_out += record.bytes_out
-        self._responses[self._route_label(record.route or OTHER), record.status] += 1
+        answered = (record.route, record.status)
+        if answered not in self._responses:
+            answered = (self._route_label(record.route or OTHER), record.status)
+        self._responses[answered] += 1
         if lane is not None:
             lane.end(record)
         elif record.reason:
