@@ -43,7 +43,7 @@ class Assessing:
         return Reason.PARTITION_UNAVAILABLE if request.tenant in self._books.closed else Reason.NO_ENDPOINT
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
-        """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
+        """How long it is, what is cached of it, where it belongs."""
         lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
         self._arrivals += 1
@@ -56,9 +56,14 @@ class Assessing:
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
         ticket.pool.work.came(ticket.weight, ticket.long)
         ticket.pool.came(band.rank, now)
-        ticket.due_s = ordering.due_s(band, request.arrived_s, ticket.tokens)
-        ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
+        if ticket.pool.lenders:
+            self._promise(ticket)
         return ticket
+
+    def expect(self, ticket: Ticket) -> None:
+        """When the first token of one that may have to wait is due, and when it is expected."""
+        self._promise(ticket)
+        ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
 
     def _cached(self, ticket: Ticket, now: float) -> int:
         """Find out who has how much of its prompt; the most that anybody has."""
@@ -100,8 +105,12 @@ class Assessing:
         lower = [band for band in self._current.bands.values() if band.rank > ticket.band.rank]
         if lower:
             ticket.band = min(lower, key=lambda band: band.rank)
-            ticket.due_s = ordering.due_s(ticket.band, ticket.request.arrived_s, ticket.tokens)
+            self._promise(ticket)
             ticket.note = "downgraded"
+
+    @staticmethod
+    def _promise(ticket: Ticket) -> None:
+        ticket.due_s = ordering.due_s(ticket.band, ticket.request.arrived_s, ticket.tokens)
 
     def stand_in_line(self, ticket: Ticket) -> None:
         """Give it its place in its line."""

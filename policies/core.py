@@ -46,6 +46,7 @@ __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "To
 
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
+CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
 SWEEP_S = 1.0  # between looks at what changes slowly
 SWEEP_BLOCKS = 5_000  # of endpoints that are gone are forgotten then
 
@@ -70,7 +71,8 @@ class Core:
         if self._settings is None and not isinstance(event, SettingsChanged):
             raise InvariantError("the first event must be SettingsChanged")
         out: list[Decision] = []
-        if self._books.timers.may_be_due(now):
+        due_s = self._books.timers.next_due()
+        if due_s is not None and due_s <= now:
             self._fire(now, out)
         if now >= self._sweep_s:
             self._sweep(now)
@@ -96,7 +98,7 @@ class Core:
             case Finished():
                 self._finished(event, now)
             case Cancelled():
-                self._cancelled(event.request_id)
+                self._cancelled(event.request_id, now)
             case Bounced():
                 return self._bounced(event, now)
             case LoadObserved():
@@ -143,8 +145,10 @@ class Core:
         if free:
             room = self._placing.room(ticket, free, now)
             if room:
-                left_queue(ticket, now)
+                if queue.above_since:
+                    left_queue(ticket, now)
                 return self._placed(ticket, room, now)
+        assessing.expect(ticket)
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
@@ -157,9 +161,11 @@ class Core:
     def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
         """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
         pool = ticket.pool
-        out_of_room = len(room) < len(pool.up) or pool.lenders
-        may_wait = ticket.match is not None and bool(out_of_room) and self._assessing.has_place(ticket)
+        may_wait = False
+        if ticket.match is not None and (len(room) < len(pool.up) or pool.lenders):
+            may_wait = self._assessing.has_place(ticket)
         if may_wait:
+            self._assessing.expect(ticket)
             self._assessing.stand_in_line(ticket)
         return self._placing.place(ticket, room, now, may_wait)
 
@@ -195,31 +201,34 @@ class Core:
 
     def _learn(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
         """Take what the engine counted."""
-        request = ticket.request
+        request, lengths, answer_tokens = ticket.request, self._assessing.lengths, event.output_tokens
         if event.prompt_tokens:
-            self._assessing.lengths.learn_prompt(request, event.prompt_tokens)
-        if event.output_tokens is not None and request.max_output_tokens:
-            most = request.max_output_tokens * ticket.sequences
-            natural = event.outcome is Outcome.COMPLETED and event.output_tokens < most
-            self._assessing.lengths.learn(request, event.output_tokens, natural)
-        prefixes = self._books.prefixes
-        if prefixes is None or not request.prefix:
+            lengths.learn_prompt(request, event.prompt_tokens)
+        completed = event.outcome is Outcome.COMPLETED
+        if answer_tokens is not None and request.max_output_tokens:
+            natural = completed and answer_tokens < request.max_output_tokens * ticket.sequences
+            lengths.learn(request, answer_tokens, natural)
+        prefixes, name = self._books.prefixes, attempt.load.name
+        if prefixes is None:
             return
-        prefixes.used(attempt.load.name, event.output_tokens or 0, now)
-        if event.outcome is Outcome.COMPLETED:
-            prefixes.confirm(attempt.load.name, request, now)
-        if event.cached_tokens is not None:
-            prefixes.reported(attempt.load.name, attempt.matched, event.cached_tokens)
+        prefixes.used(name, attempt.tokens + (answer_tokens or 0), now)
+        if completed and now - attempt.sent_s > CONFIRM_AFTER_S:
+            prefixes.confirm(name, request, now)
+        if event.cached_tokens is not None and attempt.matched:
+            prefixes.reported(name, attempt.matched, event.cached_tokens)
 
-    def _cancelled(self, request_id: str) -> None:
+    def _cancelled(self, request_id: str, now: float) -> None:
         ticket = self._books.tickets.get(request_id)
         if ticket is None:
             return
         self._books.cancelled += 1
-        if ticket.attempt is not None:
-            self._close(ticket, ticket.attempt)
-        else:
+        attempt = ticket.attempt
+        if attempt is None:
             self._placing.dequeue(ticket)
+        else:
+            if self._books.prefixes is not None:
+                self._books.prefixes.used(attempt.load.name, attempt.tokens, now)
+            self._close(ticket, attempt)
         del self._books.tickets[request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
