@@ -6,6 +6,7 @@ from random import Random
 from policies import admission, ordering, pool
 from policies.decisions import Reason
 from policies.eligibility import eligible
+from policies.events import Finished, Outcome
 from policies.length import Lengths
 from policies.saturation import service_s
 from policies.state.books import Books
@@ -14,6 +15,8 @@ from policies.state.ledger import Attempt
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
+
+CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
 
 
 class Assessing:
@@ -38,8 +41,9 @@ class Assessing:
             return Reason.DRAINING
         if request.deadline_s <= now:
             return Reason.DEADLINE_EXCEEDED
-        if any(queue.up for queue in queues):
-            return None
+        for queue in queues:
+            if queue.up:
+                return None
         return Reason.PARTITION_UNAVAILABLE if request.tenant in self._books.closed else Reason.NO_ENDPOINT
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
@@ -130,6 +134,24 @@ class Assessing:
         pool = ticket.pool
         pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
         pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
+
+    def finished(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
+        """Take what the engine counted."""
+        request, lengths, answer_tokens = ticket.request, self.lengths, event.output_tokens
+        if event.prompt_tokens:
+            lengths.learn_prompt(request, event.prompt_tokens)
+        completed = event.outcome is Outcome.COMPLETED
+        if answer_tokens is not None and request.max_output_tokens:
+            natural = completed and answer_tokens < request.max_output_tokens * ticket.sequences
+            lengths.learn(request, answer_tokens, natural)
+        prefixes, name = self._books.prefixes, attempt.load.name
+        if prefixes is None:
+            return
+        prefixes.used(name, attempt.tokens + (answer_tokens or 0), now)
+        if completed and now - attempt.sent_s > CONFIRM_AFTER_S:
+            prefixes.confirm(name, request, now)
+        if event.cached_tokens is not None and attempt.matched:
+            prefixes.reported(name, attempt.matched, event.cached_tokens)
 
     @property
     def _current(self) -> Settings:

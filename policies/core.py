@@ -46,7 +46,6 @@ __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "To
 
 DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
-CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
 SWEEP_S = 1.0  # between looks at what changes slowly
 SWEEP_BLOCKS = 5_000  # of endpoints that are gone are forgotten then
 
@@ -76,7 +75,10 @@ class Core:
             self._fire(now, out)
         if now >= self._sweep_s:
             self._sweep(now)
-        decision = self._take(event, now, out)
+        if isinstance(event, Arrived):
+            decision = self._arrived(event.request, now)
+        else:
+            decision = self._take(event, now, out)
         if decision is not None:
             out.append(decision)
         if self._placing.touched:
@@ -91,8 +93,6 @@ class Core:
 
     def _take(self, event: Event, now: float, out: list[Decision]) -> Decision | None:
         match event:
-            case Arrived():
-                return self._arrived(event.request, now)
             case FirstToken():
                 self._first_token(event, now)
             case Finished():
@@ -195,27 +195,9 @@ class Core:
             self._books.completed += 1
         else:
             self._books.failed += 1
-        self._learn(ticket, attempt, event, now)
+        self._assessing.finished(ticket, attempt, event, now)
         self._close(ticket, attempt)
         del self._books.tickets[event.request_id]
-
-    def _learn(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
-        """Take what the engine counted."""
-        request, lengths, answer_tokens = ticket.request, self._assessing.lengths, event.output_tokens
-        if event.prompt_tokens:
-            lengths.learn_prompt(request, event.prompt_tokens)
-        completed = event.outcome is Outcome.COMPLETED
-        if answer_tokens is not None and request.max_output_tokens:
-            natural = completed and answer_tokens < request.max_output_tokens * ticket.sequences
-            lengths.learn(request, answer_tokens, natural)
-        prefixes, name = self._books.prefixes, attempt.load.name
-        if prefixes is None:
-            return
-        prefixes.used(name, attempt.tokens + (answer_tokens or 0), now)
-        if completed and now - attempt.sent_s > CONFIRM_AFTER_S:
-            prefixes.confirm(name, request, now)
-        if event.cached_tokens is not None and attempt.matched:
-            prefixes.reported(name, attempt.matched, event.cached_tokens)
 
     def _cancelled(self, request_id: str, now: float) -> None:
         ticket = self._books.tickets.get(request_id)

@@ -45,7 +45,9 @@ class Match:
 
     __slots__ = ("_known", "_now", "_request", "_rest", "_slots", "_tokens", "expected", "found")
 
-    def __init__(self, request: InferenceRequest, now: float, slots: Mapping[str, Slot], known: Known, warm: int) -> None:
+    def __init__(
+        self, request: InferenceRequest, now: float, slots: Mapping[str, Slot], known: Known, warm: int
+    ) -> None:
         """`warm`: in this stretch of the index the bits of all who hold the first block."""
         self._request = request
         self._now = now
