@@ -142,7 +142,16 @@ ROWS: Mapping[Reason, Row] = {
     Reason.CONTENT_CODING: Row(
         415, _BAD, _NEVER, "The body must not be compressed.", closes=True, code="unsupported_encoding"
     ),
-    Reason.BAD_KEY: Row(401, "authentication_error", _NEVER, "Invalid API key.", code="invalid_api_key"),
+    # These two close, so that no cause can be told from what becomes of the connection.
+    Reason.BAD_KEY: Row(401, "authentication_error", _NEVER, "Invalid API key.", closes=True, code="invalid_api_key"),
+    Reason.AUTH_THROTTLED: Row(
+        429,
+        "rate_limit_error",
+        _DRAIN,
+        "Too many requests with a bad API key.",
+        closes=True,
+        code="too_many_auth_failures",
+    ),
     Reason.ROUTE_FORBIDDEN: Row(403, "permission_error", _NEVER, "This route is not open to you."),
     Reason.MODEL_UNKNOWN: Row(404, "not_found_error", _NEVER, "There is no such model.", code="model_not_found"),
     Reason.INVALID_JSON: Row(400, _BAD, _NEVER, "The body must be one JSON object in UTF-8."),

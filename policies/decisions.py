@@ -26,6 +26,7 @@ class Reason(StrEnum):
     MEDIA_TYPE = "media_type"
     CONTENT_CODING = "content_coding"
     BAD_KEY = "bad_key"
+    AUTH_THROTTLED = "auth_throttled"
     ROUTE_FORBIDDEN = "route_forbidden"
     MODEL_UNKNOWN = "model_unknown"
     INVALID_JSON = "invalid_json"
