@@ -19,7 +19,7 @@ from policies.state.views import Totals
 
 UNKNOWN = "unknown"
 OTHER = "other"
-MAX_TENANTS = 100
+MAX_TENANTS = 100  # telemetry.tenant_labels
 MAX_CLASSES = 16  # as many as there are ranks
 MAX_NAMES = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
 
@@ -95,10 +95,9 @@ class Lane:
 
 
 class Metrics:
-    """All counters of the process. `models`: the configured names; any other model is counted as `unknown`. `tenants`:
-    how many have a label of their own."""
+    """All counters of the process. `models`: the configured names; any other model is counted as `unknown`."""
 
-    def __init__(self, *, models: Collection[str], version: str, tenants: int = MAX_TENANTS) -> None:
+    def __init__(self, *, models: Collection[str], version: str) -> None:
         self.loop_lag = Histogram(LAG_BOUNDS)
         self._models = frozenset(models)
         self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
@@ -110,7 +109,7 @@ class Metrics:
         self._started = 0
         self._bytes_in = 0
         self._bytes_out = 0
-        self.tenant_label = LabelCap(tenants)
+        self._tenant_label = LabelCap(MAX_TENANTS)
         self._class_label = LabelCap(MAX_CLASSES)
         self._route_label = LabelCap(MAX_NAMES)
         self._endpoint_label = LabelCap(MAX_NAMES)
@@ -192,7 +191,7 @@ class Metrics:
 
     def _new_lane(self, record: RequestRecord) -> Lane:
         model = record.model if record.model in self._models else UNKNOWN
-        key = (self.tenant_label(record.tenant), model, self._class_label(record.band))
+        key = (self._tenant_label(record.tenant), model, self._class_label(record.band))
         lane = self._lanes.get(key)
         if lane is None:
             timings = self._timings.setdefault((key[2], model), _Timings())

@@ -129,13 +129,12 @@ class Holdings:
             run.queue.move_to_end(run)
             depth = run.start
 
-    def use(self, chain: Chain, depth: int, now: float) -> bool:
-        """The first `depth` blocks, all held, are used now by one more request. True when that took a cut."""
-        cut = False
+    def use(self, chain: Chain, depth: int, now: float) -> None:
+        """The first `depth` blocks, all held, are used now by one more request."""
         while depth:
             run = self._runs[chain[depth - 1]]
             if run.start + len(run.blocks) > depth:
-                run, cut = self._cut(run, depth), True
+                run = self._cut(run, depth)
             run.used_s = now
             if run.queue is run.shelf.once:
                 del run.queue[run]
@@ -144,7 +143,6 @@ class Holdings:
             else:
                 run.queue.move_to_end(run)
             depth = run.start
-        return cut
 
     def add(self, tenant: str, chain: Chain, depth: int, known: Known, now: float) -> None:
         """Hold this chain from `depth` on; what is before that is held."""
