@@ -33,11 +33,11 @@ from gateway.services import Services
 from gateway.telemetry import families
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
-from gateway.telemetry.live import watch_endpoints, watch_engines, watch_feeds, watch_flows, watch_probes
+from gateway.telemetry.live import watch_callers, watch_endpoints, watch_engines, watch_feeds, watch_flows, watch_probes
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
-from gateway.tenants import Tenants
+from gateway.tenants import Tenants, Throttle, make_book
 from policies.core import Core
 from policies.decisions import Reason
 from policies.events import LengthsRestored, SettingsChanged
@@ -76,7 +76,9 @@ class Gateway:
         config = self._config
         self._lines, self._notes = Sink(1, name="access"), Sink(2, name="events")
         self._events = EventLog(self._notes, level=config.telemetry.log_level, log_format=config.telemetry.log_format)
-        self._metrics = Metrics(models=list(config.models), version=self._version)
+        self._metrics = Metrics(
+            models=list(config.models), version=self._version, tenants=config.telemetry.tenant_labels
+        )
         self._core = Core()
         self._recorder = assembly.open_journal(config)
         self._explain = Explain()
@@ -107,7 +109,7 @@ class Gateway:
         return Services(
             dispatcher=self._dispatcher,
             backends=self._backends,
-            tenants=Tenants(assembly.default_tenant(config)),
+            tenants=Tenants(make_book(config, self._backends.models), Throttle(config.timeouts.scale)),
             metrics=self._metrics,
             access_log=AccessLog(self._lines, config.telemetry.log_format),
             events=self._events,
@@ -296,6 +298,7 @@ class Gateway:
 
     def _watch(self) -> None:
         metrics, services = self._metrics, self._services
+        watch_callers(metrics, services.tenants)
         watch_flows(metrics, self._core.flows)
         watch_endpoints(metrics, self._core.endpoints)
         watch_probes(metrics, self._roster.standings)

@@ -5,18 +5,13 @@ import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-import xxhash
-
 from gateway.config import Config, Timers
-from gateway.dialects.call import FieldRules
 from gateway.dispatcher import Record
 from gateway.explain import Explain
 from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
 from gateway.relay.end import Rules
 from gateway.telemetry.log import EventLog
-from gateway.tenants import Tenant, cache_salt
 from policies.core import Core
 from policies.decisions import Decision
 from policies.events import Event
@@ -40,8 +35,7 @@ def open_journal(config: Config) -> Recorder | None:
     path = config.telemetry.journal
     if path is None:
         return None
-    checksum = xxhash.xxh3_64_hexdigest(msgspec.json.encode(config.model_dump(mode="json")))
-    return Recorder(Path(path), SEED, checksum)
+    return Recorder(Path(path), SEED, config.checksum())
 
 
 def length_file(config: Config, core: Core, events: EventLog) -> LengthFile | None:
@@ -65,21 +59,6 @@ def recorded(journal: Recorder | None, explain: Explain) -> Record:
 def closed(settings: Settings) -> Settings:
     """The settings under which nobody waits any longer."""
     return replace(settings, admitting=False, queueing=False)
-
-
-def default_tenant(config: Config) -> Tenant:
-    """The tenant that everybody is."""
-    allow = config.tenant_defaults.allow
-    return Tenant(
-        id="default",
-        salt=cache_salt(config.isolation.salt_secret, "shared", "tenant", "default"),
-        rules=FieldRules(
-            parameters=frozenset(allow.parameters),
-            media_hosts=frozenset(allow.media_hosts),
-            reject_unknown=config.limits.unknown_fields == "reject",
-        ),
-        routes=frozenset(allow.routes),
-    )
 
 
 def relay_rules(config: Config, timers: Timers) -> Rules:

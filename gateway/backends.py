@@ -5,10 +5,10 @@ import ssl
 from collections.abc import Callable, Mapping
 
 from gateway import tasks
+from gateway.callers import ServedModel
 from gateway.compose import EngineHead
 from gateway.config import Config, Timers
-from gateway.describe import ServedModel, takes
-from gateway.dialects.call import Call
+from gateway.describe import takes
 from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
@@ -96,13 +96,6 @@ class Backends:
             )
             for name, model in config.models.items()
         }
-
-    def model(self, call: Call) -> ServedModel:
-        """The model a call names. Raises GatewayError; unknown and not for this route look the same."""
-        model = self.models.get(call.model)
-        if model is None or call.route.name not in model.routes:
-            raise GatewayError(Reason.MODEL_UNKNOWN, param="model")
-        return model
 
     def sweep(self, now: float) -> None:
         """Close connections that have been idle for too long."""

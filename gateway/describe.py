@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.callers import Caller, ServedModel, Urgency, urgency
 from gateway.compose import client_lines, client_trace
 from gateway.dialects.call import Call
 from gateway.dialects.prompt import look
@@ -16,25 +17,12 @@ from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.types import Band, InferenceRequest
 
-DEFAULT_BAND = "standard"
 BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
 SPARSEST_BYTES_PER_TOKEN = 8.0  # no text has fewer tokens than this: only then is a prompt surely too long
 TEXT_ROUTE_S = 5.0  # the whole of a route that runs on an engine's API process
 _DIGITS = re.compile(rb"[0-9]{1,10}\Z").match
 _SECONDS = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """A model as this gateway serves it."""
-
-    name: str
-    served_as: str
-    routes: frozenset[str]
-    context_tokens: int
-    max_output_tokens: int
-    block_tokens: int  # of the chain by which its prompts are compared
 
 
 def takes(kind: str, route: Route) -> bool:
@@ -70,15 +58,6 @@ def output_cap(call: Call, model: ServedModel) -> int | None:
         fits = prompt_tokens(call) + model.max_output_tokens <= model.context_tokens
         return model.max_output_tokens if fits else None
     return model.max_output_tokens if asked > model.max_output_tokens else None
-
-
-def band(head: Head, bands: Mapping[str, Band]) -> str:
-    """The class a client asks for, where there is such a class."""
-    asked = head.fields.get(b"x-forebay-priority")
-    if asked is None:
-        return DEFAULT_BAND
-    name = asked.decode("ascii").lower()
-    return name if name in bands else DEFAULT_BAND
 
 
 def total_s(head: Head, kind: Kind, longest_s: float) -> tuple[float, bool]:
@@ -122,11 +101,14 @@ def most_output_tokens(call: Call, model: ServedModel) -> int:
 @dataclass(slots=True, kw_only=True)
 class Wishes:
     """Everything a client's head says that matters after it was accepted; the same for every head of the same bytes on
-    one connection. `record`: what is known of its requests when their head is known, for each to copy."""
+    one connection. `record`: what is known of its requests when their head is known, for each to copy.
+
+    `caller` and `band` are what its credential and its wish for a class came to, as long as `book` is in force.
+    """
 
     route: Route
     record: RequestRecord
-    band: str
+    asked_band: bytes | None
     session: str
     total_s: float
     bounds_total: bool  # `total_s` is the client's own
@@ -134,23 +116,34 @@ class Wishes:
     lines: bytes  # for the engine
     trace: tuple[bytes, bytes, bytes] | None
     media_checked: bool = False  # its media type and coding were found good
+    book: object = None
+    caller: Caller | None = None
+    band: str = ""
+    odd: Urgency | None = None  # the class asked for is not the one given
+
+    def belong(self, caller: Caller, book: object, bands: Mapping[str, Band]) -> None:
+        """The credential is that of a caller, by a book of keys."""
+        self.book, self.caller = book, caller
+        found = urgency(self.asked_band, caller, bands)
+        self.band = found.band
+        self.odd = found if found.unknown or found.clamped is not None else None
+        record = self.record
+        record.tenant, record.key, record.band = caller.tenant, caller.key, found.band
 
 
 def wishes(head: Head, route: Route, given: "Given") -> Wishes:
     """Read them out of a head."""
     longest_s, is_wish = total_s(head, route.kind, given.total_s)
-    asked = band(head, given.bands)
     return Wishes(
         route=route,
         record=RequestRecord(
             method=head.method.decode("ascii"),
             route=route.name,
             path=route.path,
-            band=asked,
             client_request_id=client_request_id(head.get(b"x-request-id")),
             client_retry=head.get(b"x-stainless-retry-count").decode("ascii"),
         ),
-        band=asked,
+        asked_band=head.fields.get(b"x-forebay-priority"),
         session=session(head),
         total_s=longest_s,
         bounds_total=is_wish,

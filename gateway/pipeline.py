@@ -7,6 +7,7 @@ body -> dialect -> facts -> core -> engine -> answer                `run.py`
 from typing import cast
 
 from gateway import describe
+from gateway.callers import Caller
 from gateway.describe import Wishes
 from gateway.dialects.answers import model_answer, models_answer
 from gateway.dialects.routes import Dialect, Kind, match, named_model
@@ -15,9 +16,11 @@ from gateway.http.exchange import Exchange
 from gateway.http.head import Head
 from gateway.run import Run
 from gateway.services import Services
+from gateway.tenants.identify import expired
 from policies.decisions import Reason
 
 _LOCAL, _TEXT = Kind.LOCAL, Kind.TEXT
+_OPEN = frozenset({"livez", "readyz"})  # no key is asked for
 _JSON = b"application/json"
 _PLAIN = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 
@@ -38,18 +41,36 @@ class Pipeline:
             wishes.record.client = services.client_address(exchange)
         run = exchange.context = Run(services, exchange, wishes)
         if wishes.route.kind is _LOCAL:
+            if wishes.route.name not in _OPEN:
+                run.caller = self._identify(run, head)
             return
         if services.refusing:
             raise GatewayError(Reason.DRAINING)
-        tenant = services.tenants.identify(head)
-        run.identify(tenant)
-        if wishes.route.kind is _TEXT and wishes.route.name not in tenant.routes:
+        caller = wishes.caller
+        if caller is None or wishes.book is not services.tenants.book or caller.expires_s is not None:
+            caller = self._identify(run, head)
+        run.accept(caller)
+        if wishes.odd is not None:
+            services.tenants.note(wishes.odd)
+        if wishes.route.kind is _TEXT and wishes.route.name not in caller.routes:
             raise GatewayError(Reason.ROUTE_FORBIDDEN)
         if not wishes.media_checked:
             _check_media_type(head)
             wishes.media_checked = True
         if exchange.content_length is not None and exchange.content_length > services.body_bytes:
             raise GatewayError(Reason.BODY_TOO_LARGE)
+
+    def _identify(self, run: Run, head: Head) -> Caller:
+        """Who asks; kept with the head, so that it is asked once while the same book of keys is in force and the key
+        cannot expire. Raises GatewayError."""
+        services, wishes = self.services, run.wishes
+        book = services.tenants.book
+        caller = wishes.caller
+        if caller is None or wishes.book is not book or expired(caller):
+            caller = services.tenants.identify(head, wishes.record.client)
+            wishes.belong(caller, book, services.given.bands)
+            run.record.tenant, run.record.key, run.record.band = caller.tenant, caller.key, wishes.band
+        return caller
 
     def received(self, exchange: Exchange) -> None:
         """A request is complete."""
@@ -84,7 +105,7 @@ class Pipeline:
     def _answer_models(self, exchange: Exchange, run: Run) -> None:
         head = cast(Head, exchange.head)
         dialect = Dialect.ANTHROPIC if b"anthropic-version" in head.fields else Dialect.OPENAI
-        names = list(self.services.backends.models)
+        names = list(run.caller.models)
         name = "" if run.route.name == "models" else named_model(head.path, names)
         if name is None:
             run.refuse(GatewayError(Reason.MODEL_UNKNOWN, param="model"))

@@ -7,6 +7,7 @@ import time
 
 from msgspec.structs import replace
 
+from gateway.callers import Caller
 from gateway.compose import about, error_lines, reply_lines, waiting_lines
 from gateway.describe import Wishes
 from gateway.dialects.answers import error_answer, error_frame
@@ -18,7 +19,6 @@ from gateway.relay.attempt import Attempt
 from gateway.services import Services
 from gateway.telemetry.metrics import Lane
 from gateway.telemetry.record import RequestRecord, ms
-from gateway.tenants import Tenant
 from policies.decisions import Reason
 
 
@@ -27,7 +27,7 @@ class Request:
 
     # Defaults of what few requests change stand in the class: each that is set costs every request.
     wishes: Wishes
-    tenant: Tenant
+    caller: Caller
     strips_usage = False
     _prompt_tokens = 0  # the estimate
     _pinged_s = 0.0
@@ -54,10 +54,9 @@ class Request:
         """The id the client knows the request by."""
         return self.record.client_request_id or self.record.request_id
 
-    def identify(self, tenant: Tenant) -> None:
-        """The credential is known: from here on the request counts."""
-        self.tenant = tenant
-        self.record.tenant = tenant.id
+    def accept(self, caller: Caller) -> None:
+        """The credential is known, and in the record: from here on the request counts."""
+        self.caller = caller
         self._counted = True
 
     # -- the answer ------------------------------------------------------------------------------------------------

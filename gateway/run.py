@@ -95,15 +95,15 @@ class Run(Request):
             self._fail(error)
 
     def _describe(self) -> InferenceRequest:
-        services, exchange, record, wishes = self.services, self.exchange, self.record, self.wishes
+        exchange, record, wishes = self.exchange, self.record, self.wishes
         record.bytes_in = exchange.body_bytes
         pieces = exchange.body
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()  # the call holds it now; it stays counted until the answer begins
-        self._call = call = read(self.route, body, self.tenant.rules)
+        self._call = call = read(self.route, body, self.caller.rules)
         record.stream = streamed = call.stream
         record.stripped = call.stripped
-        self._model = model = services.backends.model(call)
+        self._model = model = self.caller.model(call)
         record.model = model.name
         describe.check_fits(call, model)
         if streamed and not call.wants_usage:
@@ -115,7 +115,7 @@ class Run(Request):
         self._arrived_s = arrived_s = time.monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
-        facts = describe.Facts(record.request_id, self.tenant.id, received_s, deadline_s, self.tenant.salt)
+        facts = describe.Facts(record.request_id, self.caller.tenant, received_s, deadline_s, self.caller.salt)
         return describe.request(call, model, wishes, facts)
 
     def _follow(self, decision: Decision | None) -> None:
@@ -165,7 +165,7 @@ class Run(Request):
         call, model, head = self._call, self._model, self._head
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
-        salt = self.tenant.salt if head.salted else None
+        salt = self.caller.salt if head.salted else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
         attempt_id = self.services.ids.new()
         lines = trace_lines(attempt_id, self.wishes.trace) + self.wishes.lines

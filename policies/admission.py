@@ -11,7 +11,7 @@ after.
 
 from math import inf
 
-from policies.saturation import pool_saturation, service_s
+from policies.saturation import ahead_tokens, pool_saturation, service_s
 from policies.state.forecasts import Forecast
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
@@ -27,13 +27,11 @@ CODEL_INTERVAL_S = 1.0
 def expected_s(pool: PoolQueue, ticket: Ticket) -> float:
     """Seconds until the first token of a request that starts to wait now."""
     nearest_s, all_per_s, weight, short = inf, 0.0, ticket.weight, not ticket.long
-    somewhere = ticket.match is not None or ticket.hint  # some of it is cached, but where?
+    somewhere = ticket.cached  # some of it is cached, but where?
     for load in pool.up:
         speed = load.speed
         all_per_s += speed
-        busy = load.prefill_tokens
-        if short and load.longs and load.endpoint.long_prefill_cap:
-            busy -= load.long_tokens
+        busy = ahead_tokens(load, short) if load.longs else load.prefill_tokens
         at_best_s = (busy + weight + load.step_tokens) / speed
         if at_best_s < nearest_s:  # what is cached just there costs more to know
             here_s = service_s(load, busy + ticket.uncached(load.name)) if somewhere else at_best_s
@@ -71,8 +69,8 @@ def is_shed(ticket: Ticket, settings: Settings, draw: float) -> bool:
 def left_queue(ticket: Ticket, now: float) -> None:
     """Take the wait of one that leaves the queue of its pool as a sign of how long waits are (CoDel)."""
     target_s = CODEL_RATIO * ticket.band.slo_ttft_s
-    if not target_s or (ticket.claim is not None and ticket.claim.waited):
-        return  # who has waited for a slot of its own tenant says nothing about the engines
+    if not target_s:
+        return
     above = ticket.pool.above_since
     if now - ticket.request.arrived_s < target_s:
         above.pop(ticket.band.name, None)
@@ -85,7 +83,7 @@ def is_dropped(ticket: Ticket, now: float) -> bool:
 
     Never where late is better than not at all (`on_late: queue`).
     """
-    if ticket.band.on_late == "queue" or (ticket.claim is not None and ticket.claim.waited):
+    if ticket.band.on_late == "queue":
         return False
     since_s = ticket.pool.above_since.get(ticket.band.name)
     if since_s is None or now - since_s < CODEL_INTERVAL_S:

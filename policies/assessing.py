@@ -16,6 +16,8 @@ from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
 
+CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
+
 
 class Assessing:
     """Reads the books; makes tickets, and counts what they ask for."""
@@ -39,12 +41,13 @@ class Assessing:
             return Reason.DRAINING
         if request.deadline_s <= now:
             return Reason.DEADLINE_EXCEEDED
-        if any(queue.up for queue in queues):
-            return None
+        for queue in queues:
+            if queue.up:
+                return None
         return Reason.PARTITION_UNAVAILABLE if request.tenant in self._books.closed else Reason.NO_ENDPOINT
 
     def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
-        """How long it is, what is cached of it, where it belongs, when it is due and when it is expected."""
+        """How long it is, what is cached of it, where it belongs."""
         lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
         self._arrivals += 1
@@ -57,9 +60,14 @@ class Assessing:
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
         ticket.pool.work.came(ticket.weight, ticket.long)
         ticket.pool.came(band.rank, now)
-        ticket.due_s = ordering.due_s(band, request.arrived_s, ticket.tokens)
-        ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
+        if ticket.pool.lenders:
+            self._promise(ticket)
         return ticket
+
+    def expect(self, ticket: Ticket) -> None:
+        """When the first token of one that may have to wait is due, and when it is expected."""
+        self._promise(ticket)
+        ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
 
     def _cached(self, ticket: Ticket, now: float) -> int:
         """Find out who has how much of its prompt; the most that anybody has."""
@@ -74,27 +82,19 @@ class Assessing:
 
     def may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
         """Why a request for which there is no room may not join the queue."""
-        reason = self._may_not_wait(ticket, random, now)
-        if reason is not None:
-            self._books.victims = []  # nobody leaves for one that is refused
-        return reason
-
-    def _may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
         settings = self._current
         if not settings.queueing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if ticket.claim is not None and (reason := ticket.claim.may_not_wait(ticket.request.body_bytes)) is not None:
-            return reason
-        if not self._finds_place(ticket):
+        if not self.has_place(ticket):
             return Reason.OVERLOADED
         match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
-                if not self._finds_place(ticket):
+                if not self.has_place(ticket):
                     return Reason.OVERLOADED
         if settings.shed == "off" or not ticket.band.sheddable:
             return None
@@ -102,22 +102,19 @@ class Assessing:
 
     def has_place(self, ticket: Ticket) -> bool:
         """Whether the queue takes one more of its band."""
-        if not self._current.queueing or self._books.full(ticket.request, ticket.band, self._current):
-            return False
-        return ticket.claim is None or ticket.claim.may_not_wait(ticket.request.body_bytes) is None
-
-    def _finds_place(self, ticket: Ticket) -> bool:
-        """The same, or somebody less urgent may leave for it."""
-        self._books.victims = []
-        return self.has_place(ticket) or self._books.make_room(ticket, self._current)
+        return self._current.queueing and not self._books.full(ticket.request, ticket.band, self._current)
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""
         lower = [band for band in self._current.bands.values() if band.rank > ticket.band.rank]
         if lower:
             ticket.band = min(lower, key=lambda band: band.rank)
-            ticket.due_s = ordering.due_s(ticket.band, ticket.request.arrived_s, ticket.tokens)
+            self._promise(ticket)
             ticket.note = "downgraded"
+
+    @staticmethod
+    def _promise(ticket: Ticket) -> None:
+        ticket.due_s = ordering.due_s(ticket.band, ticket.request.arrived_s, ticket.tokens)
 
     def stand_in_line(self, ticket: Ticket) -> None:
         """Give it its place in its line."""
@@ -138,23 +135,23 @@ class Assessing:
         pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
         pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
 
-    def learn(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
+    def finished(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
         """Take what the engine counted."""
-        request = ticket.request
+        request, lengths, answer_tokens = ticket.request, self.lengths, event.output_tokens
         if event.prompt_tokens:
-            self.lengths.learn_prompt(request, event.prompt_tokens)
-        if event.output_tokens is not None and request.max_output_tokens:
-            most = request.max_output_tokens * ticket.sequences
-            natural = event.outcome is Outcome.COMPLETED and event.output_tokens < most
-            self.lengths.learn(request, event.output_tokens, natural)
-        prefixes = self._books.prefixes
-        if prefixes is None or not request.prefix:
+            lengths.learn_prompt(request, event.prompt_tokens)
+        completed = event.outcome is Outcome.COMPLETED
+        if answer_tokens is not None and request.max_output_tokens:
+            natural = completed and answer_tokens < request.max_output_tokens * ticket.sequences
+            lengths.learn(request, answer_tokens, natural)
+        prefixes, name = self._books.prefixes, attempt.load.name
+        if prefixes is None:
             return
-        prefixes.used(attempt.load.name, event.output_tokens or 0, now)
-        if event.outcome is Outcome.COMPLETED:
-            prefixes.confirm(attempt.load.name, request, now)
-        if event.cached_tokens is not None:
-            prefixes.reported(attempt.load.name, attempt.matched, event.cached_tokens)
+        prefixes.used(name, attempt.tokens + (answer_tokens or 0), now)
+        if completed and now - attempt.sent_s > CONFIRM_AFTER_S:
+            prefixes.confirm(name, request, now)
+        if event.cached_tokens is not None and attempt.matched:
+            prefixes.reported(name, attempt.matched, event.cached_tokens)
 
     @property
     def _current(self) -> Settings:

@@ -14,7 +14,7 @@ from random import Random
 from policies import lanes
 from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
-from policies.decisions import Decision, Reason, Reject
+from policies.decisions import Decision, Reason
 from policies.eligibility import GIVEN_UP, may_go_again
 from policies.events import (
     Arrived,
@@ -31,10 +31,8 @@ from policies.events import (
     LoadObserved,
     Outcome,
     SettingsChanged,
-    WallClock,
 )
 from policies.length import Lengths
-from policies.metering import Metering
 from policies.placing import Placing
 from policies.state.books import Books
 from policies.state.endings import fail, reject
@@ -63,7 +61,6 @@ class Core:
         self._books = Books()
         self._placing = Placing(self._books)
         self._assessing = Assessing(self._books, lengths)
-        self.metering = Metering(self._books)
         self._sweep_s = 0.0
 
     # ---- in
@@ -73,11 +70,15 @@ class Core:
         if self._settings is None and not isinstance(event, SettingsChanged):
             raise InvariantError("the first event must be SettingsChanged")
         out: list[Decision] = []
-        if self._books.timers.may_be_due(now):
+        due_s = self._books.timers.next_due()
+        if due_s is not None and due_s <= now:
             self._fire(now, out)
         if now >= self._sweep_s:
             self._sweep(now)
-        decision = self._take(event, now, out)
+        if isinstance(event, Arrived):
+            decision = self._arrived(event.request, now)
+        else:
+            decision = self._take(event, now, out)
         if decision is not None:
             out.append(decision)
         if self._placing.touched:
@@ -92,14 +93,12 @@ class Core:
 
     def _take(self, event: Event, now: float, out: list[Decision]) -> Decision | None:
         match event:
-            case Arrived():
-                return self._arrived(event.request, now)
             case FirstToken():
                 self._first_token(event, now)
             case Finished():
                 self._finished(event, now)
             case Cancelled():
-                self._cancelled(event, now)
+                self._cancelled(event.request_id, now)
             case Bounced():
                 return self._bounced(event, now)
             case LoadObserved():
@@ -119,10 +118,7 @@ class Core:
             case CacheCleared():
                 self._placing.cache_cleared(event.endpoint, now)
             case SettingsChanged():
-                self._settings_changed(event.settings, now)
-            case WallClock():
-                self.metering.set_clock(event.offset_s)
-                return
+                self._settings_changed(event.settings)
             case LengthsRestored():
                 self._assessing.lengths.restore(event.state)
             case _:
@@ -142,39 +138,34 @@ class Core:
         reason = assessing.refuses(request, queues, now)
         if reason is not None:
             return reject(books, request, queues[0] if queues else None, reason, now)
-        claim = self.metering.reserve(request, now) if self.metering.limited else None
-        if isinstance(claim, Reject):
-            return claim
         ticket = assessing.ticket(request, queues, now)
         queue = ticket.pool
-        if claim is not None:
-            ticket.take_claim(claim, claim.terms)
         books.tickets[request.id] = ticket
         free = queue.open_to_newcomers(ticket.long)
-        if not free and queue.capped:
-            free = self._placing.past_capped(queue, ticket.long)
-        if free and (claim is None or claim.has_slot(queue)):
+        if free:
             room = self._placing.room(ticket, free, now)
             if room:
-                left_queue(ticket, now)
+                if queue.above_since:
+                    left_queue(ticket, now)
                 return self._placed(ticket, room, now)
+        assessing.expect(ticket)
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
-            if claim is not None:
-                claim.refund(now)
             return reject(books, request, queue, reason, now)
         assessing.stand_in_line(ticket)
-        if (books.enqueue(ticket) and not free) or books.victims:
+        if books.enqueue(ticket) and not free:
             self._placing.touch(queue)
         return None
 
     def _placed(self, ticket: Ticket, room: Sequence[Load], now: float) -> Decision | None:
         """Send it; or, where the queue has a place for it, let it wait for a warm engine."""
         pool = ticket.pool
-        out_of_room = len(room) < len(pool.up) or pool.lenders
-        may_wait = ticket.match is not None and bool(out_of_room) and self._assessing.has_place(ticket)
+        may_wait = False
+        if ticket.match is not None and (len(room) < len(pool.up) or pool.lenders):
+            may_wait = self._assessing.has_place(ticket)
         if may_wait:
+            self._assessing.expect(ticket)
             self._assessing.stand_in_line(ticket)
         return self._placing.place(ticket, room, now, may_wait)
 
@@ -204,23 +195,23 @@ class Core:
             self._books.completed += 1
         else:
             self._books.failed += 1
-        self._assessing.learn(ticket, attempt, event, now)
-        if ticket.claim is not None:
-            self.metering.finished(ticket, attempt, event, now)
-        self._placing.close(ticket, attempt)
+        self._assessing.finished(ticket, attempt, event, now)
+        self._close(ticket, attempt)
         del self._books.tickets[event.request_id]
 
-    def _cancelled(self, event: Cancelled, now: float) -> None:
-        ticket = self._books.tickets.get(event.request_id)
+    def _cancelled(self, request_id: str, now: float) -> None:
+        ticket = self._books.tickets.get(request_id)
         if ticket is None:
             return
         self._books.cancelled += 1
-        self.metering.cancelled(ticket, event, now)
-        if ticket.attempt is not None:
-            self._placing.close(ticket, ticket.attempt)
-        else:
+        attempt = ticket.attempt
+        if attempt is None:
             self._placing.dequeue(ticket)
-        del self._books.tickets[event.request_id]
+        else:
+            if self._books.prefixes is not None:
+                self._books.prefixes.used(attempt.load.name, attempt.tokens, now)
+            self._close(ticket, attempt)
+        del self._books.tickets[request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
@@ -228,7 +219,7 @@ class Core:
             return None
         if self._books.prefixes is not None:
             self._books.prefixes.remove(attempt.load.name, ticket.request)
-        self._placing.close(ticket, attempt)
+        self._close(ticket, attempt)
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
@@ -240,6 +231,10 @@ class Core:
         if self._books.enqueue(ticket):
             self._placing.touch(ticket.pool)
         return None
+
+    def _close(self, ticket: Ticket, attempt: Attempt) -> None:
+        self._books.close(ticket, attempt)
+        self._placing.freed(attempt.load)
 
     # ---- time
 
@@ -297,7 +292,7 @@ class Core:
             load.observe(event, now)
             self._placing.freed(load)
 
-    def _settings_changed(self, settings: Settings, now: float) -> None:
+    def _settings_changed(self, settings: Settings) -> None:
         if not settings.bands:
             raise InvariantError("settings without a band")
         before = self._settings
@@ -309,7 +304,6 @@ class Core:
         self._assessing.change(settings)
         self._placing.change(settings)
         self._books.change_pools(settings, DRAIN_WINDOW_S * settings.timer_scale)
-        self.metering.change(settings, now)
 
     @property
     def _current(self) -> Settings:
@@ -343,4 +337,3 @@ class Core:
         """Raise InvariantError when the books do not add up, or somebody waits in vain. Linear in everything: for tests."""
         audit(self._books)
         self._placing.check()
-        self.metering.check()

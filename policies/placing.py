@@ -8,11 +8,11 @@ for whom there is room, but for those that wait for a warm engine on purpose.
 from collections.abc import Sequence
 from random import Random
 
-from policies.admission import is_dropped, left_queue
+from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.ordering import heads_of, in_turn, rank, served
 from policies.pool import lent
-from policies.saturation import holds, kv_need, with_a_place, with_room
+from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books, QueueKey
 from policies.state.endings import evict
@@ -66,26 +66,10 @@ class Placing:
                 pool.freed[load.name] = load
                 self.touched[pool.key] = pool
 
-    def close(self, ticket: Ticket, attempt: Attempt) -> None:
-        """The attempt is over: look where somebody waits for its place, or for a slot of its tenant."""
-        self.books.close(ticket, attempt)
-        self.freed(attempt.load)
-        for pool in ticket.claim.free_slot() if ticket.claim is not None else ():
-            if pool.queued:
-                self.touch(pool)
-
-    def past_capped(self, pool: PoolQueue, long: bool) -> Sequence[Load]:
-        """Endpoints for a newcomer behind those that wait for a slot of their tenant, and for no endpoint."""
-        heads = list(heads_of(pool))
-        pool.capped = not all(map(_may_run, heads))
-        return () if any(head.long is long and _may_run(head) for head in heads) else pool.up
-
     # ---- the loop
 
     def serve(self, now: float, out: list[Decision]) -> None:
         """Place whoever is first in turn and fits, again and again."""
-        while self.books.victims:
-            out.append(self.drop(self.books.victims.pop(0), Reason.EVICTED, now))
         while self.touched:
             places = [place for pool in list(self.touched.values()) if (place := self._next(pool, now, out))]
             if not places:
@@ -116,8 +100,6 @@ class Placing:
                 ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
             if not loads and not pool.lenders:
-                continue
-            if ticket.claim is not None and not ticket.claim.has_slot(pool):
                 continue
             room = self.room(ticket, loads, now)
             if room:
@@ -175,6 +157,8 @@ class Placing:
         request, pool = ticket.request, ticket.pool
         uncached = ticket.uncached(load.name)
         long = 0 < pool.long_from < uncached
+        if not ticket.ttft_s:  # it goes as it comes
+            ticket.ttft_s = service_s(load, ahead_tokens(load, not long) + uncached) + OVERHEAD_S
         why = Why(
             pool=pool.name,
             waited_s=now - request.arrived_s,
@@ -197,24 +181,23 @@ class Placing:
 
     def _enter(self, ticket: Ticket, load: Load, uncached: int, now: float) -> None:
         """Write down all that it holds there from now on."""
-        attempt = Attempt(load, len(ticket.tried) + 1, uncached, ticket.sequences, now)
-        ticket.attempt = attempt
-        if ticket.claim is not None:
-            ticket.claim.take_slot()
+        request, books = ticket.request, self.books
+        attempt = ticket.attempt = Attempt(load, len(ticket.tried) + 1, uncached, ticket.sequences, now)
         ticket.only = ""
         attempt.cached = ticket.tokens - uncached
-        attempt.matched = ticket.match.tokens(load.name) if ticket.match is not None else 0
-        attempt.reserve(kv_need(ticket, load.name))
+        if ticket.match is not None:
+            attempt.matched = ticket.match.tokens(load.name)
+        attempt.reserve(kv_need(ticket, uncached))
         ticket.pool.drain.add(ticket.weight, now)
-        if self.books.prefixes is not None:
-            self.books.prefixes.insert(load.name, ticket.request, now)
-            self.books.prefixes.used(load.name, uncached, now)
-            if ticket.request.session:
+        if books.prefixes is not None:
+            if request.prefix:
+                books.prefixes.insert(load.name, request, now)
+            if request.session:
                 turn = Turn(endpoint=load.name, prompt_tokens=ticket.tokens, at_s=now)
-                self.books.sessions.keep(ticket.request.tenant, ticket.request.session, turn)
+                books.sessions.keep(request.tenant, request.session, turn)
         if uncached:
-            slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if ticket.request.streamed else 1.0)
-            self.books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)
+            slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if request.streamed else 1.0)
+            books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)
 
     def dequeue(self, ticket: Ticket) -> None:
         """It waits no more."""
@@ -250,9 +233,9 @@ class Placing:
     def check(self) -> None:
         """Raise InvariantError when a head waits for an endpoint that has room for it, and for nobody before it."""
         for pool in self.books.pools.values():
-            heads = [head for head in heads_of(pool) if _may_run(head)]
+            heads = list(heads_of(pool))
             for ticket in heads:
-                if ticket.match is None and not ticket.hint:  # a guess may be better now than when it was acted on
+                if not ticket.cached:  # a guess may be better now than when it was acted on
                     _check_head(pool, ticket, [other for other in heads if other.long is ticket.long])
 
     def stop_holding(self, ticket: Ticket) -> None:
@@ -261,10 +244,6 @@ class Placing:
         ticket.only = ""
         if self.books.enqueue(ticket):
             self.touch(ticket.pool)
-
-
-def _may_run(ticket: Ticket) -> bool:
-    return ticket.claim is None or ticket.claim.slot_free()
 
 
 def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:

@@ -49,17 +49,17 @@ def holds(load: Load, ticket: Ticket) -> bool:
         return False
     if not load.kv_bound:
         return True
-    return load.kv_tokens + load.kv_extra + kv_need(ticket, load.name) <= load.kv_bound
+    return load.kv_tokens + load.kv_extra + kv_need(ticket, ticket.uncached(load.name)) <= load.kv_bound
 
 
-def kv_need(ticket: Ticket, endpoint: str) -> int:
+def kv_need(ticket: Ticket, uncached: int) -> int:
     """KV tokens that a request will come to hold beyond what is there already: its prompt and its answer.
 
     The answer counts with its mean: that is what many of them come to together. With the 90th percentile of each, long
     heavy-tailed answers kept the cache half empty and requests waiting (simulated, `reasoning`).
     """
     answer = ticket.output.mean if ticket.output is not None else 0.0
-    return ticket.uncached(endpoint) + int(answer) * ticket.sequences
+    return uncached + int(answer) * ticket.sequences
 
 
 def saturation(load: Load) -> float:
@@ -76,6 +76,13 @@ def pool_saturation(loads: Sequence[Load]) -> float:
     if not weight:
         return 1.0
     return sum(min(1.5, saturation(load)) * load.room_seqs for load in loads) / weight
+
+
+def ahead_tokens(load: Load, short: bool) -> int:
+    """Prompt tokens that are computed there before those of another prompt: a capped long one lets short ones pass."""
+    if short and load.longs and load.endpoint.long_prefill_cap:
+        return load.prefill_tokens - load.long_tokens
+    return load.prefill_tokens
 
 
 def service_s(load: Load, tokens: int) -> float:

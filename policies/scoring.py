@@ -41,7 +41,7 @@ def cost(load: Load, ticket: Ticket) -> float:
 
 def bounded(loads: Sequence[Load], everyone: Sequence[Load], ticket: Ticket, ratio: float) -> Sequence[Load]:
     """Those of `loads` with no more than `ratio` times their share of the sequences on `everyone`."""
-    if len(loads) == 1 or (ticket.match is None and not ticket.hint):
+    if len(loads) == 1 or not ticket.cached:
         return loads  # without a prefix nothing pulls towards a full one
     total = sum(load.sequences for load in everyone)
     share = (total + 1) / len(everyone)

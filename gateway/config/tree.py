@@ -1,8 +1,10 @@
 """The whole of forebay.yaml and the tenants' files, validated, and what the rest of the program asks of them."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated
 
+import xxhash
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from gateway.config import process
@@ -64,6 +66,12 @@ class Config(Section):
         made = self.model_copy()
         made._tenants = tenants
         return made
+
+    def checksum(self) -> str:
+        """Of every value in force but secrets: equal in two gateways that do the same."""
+        tenants = {name: tenant.model_dump(mode="json") for name, tenant in (self.tenants or {}).items()}
+        values = {"fleet": self.model_dump(mode="json"), "keys_asked": self.tenants is not None, "tenants": tenants}
+        return xxhash.xxh3_64_hexdigest(json.dumps(values, sort_keys=True).encode())
 
     def settings(self, seed: int = 0) -> Settings:
         """What the core needs to know, with times scaled. `seed` is that of the core's random numbers."""

@@ -112,6 +112,20 @@ LOOP_LAG = _histogram(
     "forebay_event_loop_lag_seconds", "", "How late the event loop runs a timer, sampled 20 times a second.", LAG_BOUNDS
 )
 
+AUTH_FAILURES = _watched_counter(
+    "forebay_auth_failures_total",
+    "cause",
+    "Requests whose key was not accepted: missing, malformed, contradicting (two different ones), unknown, blocked, expired, disabled (its tenant). Clients are told the same whatever the cause.",
+)
+CLASS_CLAMPED = _watched_counter(
+    "forebay_class_clamped_total",
+    "from to",
+    "Requests that asked for a more urgent class than their key may have, by that and by what they got.",
+)
+CLASS_UNKNOWN = _watched_counter(
+    "forebay_class_unknown_total", "", "Requests that asked for a class that does not exist, and got their tenant's."
+)
+
 REQUESTS_QUEUED = _gauge("forebay_requests_queued", "", "Requests waiting for a slot.")
 REQUESTS_INFLIGHT = _gauge("forebay_requests_inflight", "", "Requests received that have neither ended nor are queued.")
 QUEUE_REQUESTS = _gauge("forebay_queue_requests", "pool tenant class", "Requests waiting, by queue.")

@@ -2,11 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import Protocol
 
 from gateway.telemetry import families
 from gateway.telemetry.metrics import Metrics, Reading
 from policies.state.views import EndpointView, FlowView
+
+
+class CallersView(Protocol):
+    """What was found out about who asks."""
+
+    @property
+    def failures(self) -> Mapping[str, int]: ...
+    @property
+    def clamped(self) -> Mapping[tuple[str, str], int]: ...
+    @property
+    def unknown_classes(self) -> int: ...
 
 
 class StandingView(Protocol):
@@ -62,12 +74,26 @@ def watch_flows(
 ) -> None:
     """Length, bytes and oldest age of every queue; `now` is the clock the core is driven by."""
 
-    def reading(value: Callable[[FlowView], float]) -> Callable[[], Reading]:
-        return lambda: [((flow.pool, flow.tenant, flow.band), value(flow)) for flow in flows()]
+    def reading(value: Callable[[FlowView], float], join: Callable[[float, float], float]) -> Callable[[], Reading]:
+        def read() -> Reading:
+            made: dict[tuple[str, ...], float] = {}  # several tenants may have one label
+            for flow in flows():
+                key = (flow.pool, metrics.tenant_label(flow.tenant), flow.band)
+                made[key] = join(made.get(key, 0.0), value(flow))
+            return list(made.items())
 
-    metrics.watch(families.QUEUE_REQUESTS, reading(lambda flow: flow.queued))
-    metrics.watch(families.QUEUE_BYTES, reading(lambda flow: flow.queued_bytes))
-    metrics.watch(families.QUEUE_OLDEST, reading(lambda flow: max(0.0, now() - flow.oldest_s)))
+        return read
+
+    metrics.watch(families.QUEUE_REQUESTS, reading(lambda flow: flow.queued, add))
+    metrics.watch(families.QUEUE_BYTES, reading(lambda flow: flow.queued_bytes, add))
+    metrics.watch(families.QUEUE_OLDEST, reading(lambda flow: now() - flow.oldest_s, max))
+
+
+def watch_callers(metrics: Metrics, callers: CallersView) -> None:
+    """Bad keys, and classes that were asked for and not given."""
+    metrics.watch(families.AUTH_FAILURES, lambda: [((cause,), n) for cause, n in callers.failures.items()])
+    metrics.watch(families.CLASS_CLAMPED, lambda: list(callers.clamped.items()))
+    metrics.watch_value(families.CLASS_UNKNOWN, lambda: callers.unknown_classes)
 
 
 def watch_endpoints(metrics: Metrics, endpoints: Callable[[], Sequence[EndpointView]]) -> None:

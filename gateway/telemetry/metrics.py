@@ -19,7 +19,7 @@ from policies.state.views import Totals
 
 UNKNOWN = "unknown"
 OTHER = "other"
-MAX_TENANTS = 100  # telemetry.tenant_labels
+MAX_TENANTS = 100
 MAX_CLASSES = 16  # as many as there are ranks
 MAX_NAMES = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
 
@@ -95,9 +95,10 @@ class Lane:
 
 
 class Metrics:
-    """All counters of the process. `models`: the configured names; any other model is counted as `unknown`."""
+    """All counters of the process. `models`: the configured names; any other model is counted as `unknown`. `tenants`:
+    how many have a label of their own."""
 
-    def __init__(self, *, models: Collection[str], version: str) -> None:
+    def __init__(self, *, models: Collection[str], version: str, tenants: int = MAX_TENANTS) -> None:
         self.loop_lag = Histogram(LAG_BOUNDS)
         self._models = frozenset(models)
         self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
@@ -109,7 +110,7 @@ class Metrics:
         self._started = 0
         self._bytes_in = 0
         self._bytes_out = 0
-        self._tenant_label = LabelCap(MAX_TENANTS)
+        self.tenant_label = LabelCap(tenants)
         self._class_label = LabelCap(MAX_CLASSES)
         self._route_label = LabelCap(MAX_NAMES)
         self._endpoint_label = LabelCap(MAX_NAMES)
@@ -191,7 +192,7 @@ class Metrics:
 
     def _new_lane(self, record: RequestRecord) -> Lane:
         model = record.model if record.model in self._models else UNKNOWN
-        key = (self._tenant_label(record.tenant), model, self._class_label(record.band))
+        key = (self.tenant_label(record.tenant), model, self._class_label(record.band))
         lane = self._lanes.get(key)
         if lane is None:
             timings = self._timings.setdefault((key[2], model), _Timings())

@@ -26,6 +26,7 @@ class RequestRecord(msgspec.Struct):
     path: str = ""  # as in the route table; "" for anything else
     route: str = ""
     tenant: str = ""
+    key: str = ""  # the id of the key, which is no secret
     model: str = "unknown"
     band: str = msgspec.field(default="standard", name="class")
     stream: bool = False

@@ -7,8 +7,9 @@
 - A cut answer says only that it would have been longer. It counts among those that were still going at its bucket and
   then leaves (the estimate of Kaplan and Meier), which hands its unit to the buckets above as the rest of the blend has
   them. Otherwise impatient clients would teach that answers are short.
-- What is shown is renewed with each of a node's answers up to the 16th, then every 16. The first changes nothing: it
-  would weigh a twentieth, and heads that never come again are many.
+- What is shown is renewed with each of a node's answers up to the 16th, then every 16, and from 256 on, when so many are
+  one in eleven of what counts, every 64. The first changes nothing: it would weigh a twentieth, and heads that never come
+  again are many.
 - Bounds: the node that a tenant used least recently goes first; above the bound of all tenants together that of the
   tenant that has been silent for longest.
 """
@@ -22,7 +23,7 @@ from policies.types import Prediction
 HALF_LIFE_ANSWERS = 500
 GROWTH = 2 ** (1 / HALF_LIFE_ANSWERS)
 UNIT_LIMIT = 1e6
-RENEW_ANSWERS = 16
+RENEW_ANSWERS, RENEW_OFTEN_BELOW, RENEW_LATER_ANSWERS = 16, 256, 64
 PARENT_ANSWERS = 20
 TENANT_NODES = 512
 NODES = 10_000  # at up to 1.6 KiB each within the 16 MiB of scheduling.md 3
@@ -64,8 +65,11 @@ class Node:
         (self.ended if natural else self.cut)[bucket] += unit
         self.unit = unit * GROWTH
         self.learned = learned = self.learned + 1
-        if 1 < learned < RENEW_ANSWERS or learned % RENEW_ANSWERS == 0:
-            self._renew(parent.cdf)
+        if learned % (RENEW_ANSWERS if learned < RENEW_OFTEN_BELOW else RENEW_LATER_ANSWERS) and (
+            learned >= RENEW_ANSWERS or learned == 1
+        ):
+            return
+        self._renew(parent.cdf)
 
     def _renew(self, parent: "array[float]") -> None:
         if self.unit > UNIT_LIMIT:

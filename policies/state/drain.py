@@ -21,7 +21,8 @@ class Drain:
 
     def add(self, cost: int, now: float) -> None:
         """`cost` was dispatched."""
-        self._turn(now)
+        if int(now / self._slot_s) != self._slot or self._since is None:
+            self._turn(now)
         self._costs[self._slot % SLOTS] += cost
         self._total += cost
 

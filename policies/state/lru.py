@@ -129,12 +129,13 @@ class Holdings:
             run.queue.move_to_end(run)
             depth = run.start
 
-    def use(self, chain: Chain, depth: int, now: float) -> None:
-        """The first `depth` blocks, all held, are used now by one more request."""
+    def use(self, chain: Chain, depth: int, now: float) -> bool:
+        """The first `depth` blocks, all held, are used now by one more request. True when that took a cut."""
+        cut = False
         while depth:
             run = self._runs[chain[depth - 1]]
             if run.start + len(run.blocks) > depth:
-                run = self._cut(run, depth)
+                run, cut = self._cut(run, depth), True
             run.used_s = now
             if run.queue is run.shelf.once:
                 del run.queue[run]
@@ -143,6 +144,7 @@ class Holdings:
             else:
                 run.queue.move_to_end(run)
             depth = run.start
+        return cut
 
     def add(self, tenant: str, chain: Chain, depth: int, known: Known, now: float) -> None:
         """Hold this chain from `depth` on; what is before that is held."""

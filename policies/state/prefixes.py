@@ -82,20 +82,21 @@ class Prefixes:
         """Who holds how much of a prompt. A few look-ups for each of the first few holders, however long it is."""
         chain = request.prefix
         if not chain:
-            return Match(request, now, self._slots, ({}, 0), ())
+            return Match(request, now, self._slots, {}, 0)
         known = self._known[chain[0] % STRETCHES]
-        warm = left = known.get(chain[0], 0) & self._up
-        deepest: list[tuple[Slot, int]] = []
-        depth = len(chain)
-        while left and len(deepest) < MOST_HOLDERS:
+        left = known.get(chain[0], 0) & self._up
+        match = Match(request, now, self._slots, known, left)
+        depth, looks = len(chain), MOST_HOLDERS
+        while left and looks > 0:
             here = known.get(chain[depth - 1], 0) & left
             if not here:  # who asks again is found at once
                 depth = deepest_of(known, chain, depth, left)
                 here = known[chain[depth - 1]] & left
-            for slot in self._some(here, MOST_HOLDERS - len(deepest)):
-                deepest.append((slot, depth))
+            for slot in self._some(here, looks):
+                match.look(slot, depth)
+                looks -= 1
             left &= ~here
-        return Match(request, now, self._slots, (known, warm), deepest)
+        return match
 
     def insert(self, endpoint: str, request: InferenceRequest, now: float) -> None:
         """The request goes to this endpoint, which will hold its prompt. A burst finds its leader so."""
@@ -104,7 +105,9 @@ class Prefixes:
             return
         holdings = slot.holdings
         depth = holdings.depth(chain)
-        holdings.use(chain, depth, now)
+        cut = holdings.use(chain, depth, now)
+        if depth == len(chain) and not cut and not self._leaving:
+            return  # nothing has become more
         self._forget_stale(slot, now)
         end = self._room(slot, chain, depth, now)
         if depth < end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ from policies.events import Cause
 from policies.types import Band, InferenceRequest, Prediction
 
 if TYPE_CHECKING:
-    from policies.state.claims import Claim, Terms
     from policies.state.ledger import Attempt
     from policies.state.match import Match
     from policies.state.queues import Line, PoolQueue
+
+NOTHING: Mapping[str, int] = {}
 
 
 class Ticket:
@@ -27,12 +29,10 @@ class Ticket:
         "attempt",
         "band",
         "begin_s",
+        "cached",
         "causes",
-        "claim",
         "due_s",
         "expires_s",
-        "hint",
-        "hint_tokens",
         "hold_s",
         "key",
         "line",
@@ -44,7 +44,6 @@ class Ticket:
         "only",
         "order",
         "output",
-        "own_lane",
         "pool",
         "request",
         "retry_after_s",
@@ -72,15 +71,12 @@ class Ticket:
         self.lost_s = inf  # from then on it cannot be in time, and stands behind those that can
         self.match: Match | None = None  # only where some endpoint has some of it
         self.matched_s = 0.0
-        self.hint = ""  # where its session's last turn went, if nobody is known to have any of it
-        self.hint_tokens = 0
+        self.cached = NOTHING  # tokens of it that endpoints have; of more endpoints the match knows
         self.output: Prediction | None = None
         self.ttft_s = 0.0  # predicted at arrival, counted from then
         self.only = ""  # the endpoint it waits for, until `hold_s`
         self.hold_s = 0.0
         self.note = ""
-        self.claim: Claim | None = None  # what it holds of its tenant's limits
-        self.own_lane = ""  # the key, where that has slots of its own: it must not hide other keys
         self.line: Line | None = None
         self.attempt: Attempt | None = None
         self.timer = 0  # number of its valid entry in Timers; 0 = none
@@ -90,31 +86,29 @@ class Ticket:
 
     def uncached(self, endpoint: str) -> int:
         """Prompt tokens that this endpoint would have to compute."""
-        match = self.match
-        if match is not None:
-            left = self.tokens - match.cached(endpoint)
-            return left if left > 0 else min(1, self.tokens)  # the match goes by the driver's estimate of the prompt
-        return self.tokens - self.hint_tokens if endpoint == self.hint else self.tokens
+        cached = self.cached.get(endpoint)
+        if cached is None:
+            if self.match is None:
+                return self.tokens
+            cached = self.match.cached(endpoint)
+        left = self.tokens - cached
+        return left if left > 0 else min(1, self.tokens)  # the match goes by the driver's estimate of the prompt
 
     def take_match(self, match: Match, now: float) -> int:
         """Remember who has how much of its prompt cached; the most that anybody has."""
         self.matched_s = now
-        self.match = match if match.holders else None
-        return min(match.cached(match.holders[0]), max(0, self.tokens - 1)) if match.holders else 0
+        most = max(match.expected.values(), default=0)
+        if not most:
+            self.match, self.cached = None, NOTHING
+            return 0
+        self.match, self.cached = match, match.expected
+        return min(most, max(0, self.tokens - 1))
 
     def take_hint(self, endpoint: str, tokens: int) -> int:
         """Take what the last turn of its session left there for cached; those tokens."""
-        self.hint = endpoint
-        self.hint_tokens = max(0, min(tokens, self.tokens - 1))
-        return self.hint_tokens
-
-    def take_claim(self, claim: Claim, terms: Terms) -> None:
-        """This is what it holds; not while it waits."""
-        self.claim = claim
-        claim.terms = terms
-        self.own_lane = terms.lane
-        if terms.queue_timeout_s is not None:
-            self.expires_s = min(self.expires_s, self.request.arrived_s + terms.queue_timeout_s)
+        hint_tokens = max(0, min(tokens, self.tokens - 1))
+        self.cached = {endpoint: hint_tokens}
+        return hint_tokens
 
     def may_use(self, endpoint: str) -> bool:
         """Whether it may go there: it has not come back from it, and does not wait for another."""

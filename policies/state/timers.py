@@ -1,6 +1,7 @@
 """One heap of everything that will happen by itself. A request has one timer at a time: setting another replaces it.
 
-Cancelling leaves a dead entry behind; when the dead outnumber the living the heap is rebuilt, so both cost O(log n).
+Cancelling leaves a dead entry behind, never at the head; when the dead outnumber the living the heap is rebuilt. So
+setting and cancelling cost O(log n), and what is due next is there to be read.
 """
 
 from heapq import heapify, heappop, heappush
@@ -27,41 +28,42 @@ class Timers:
         """Wake for `ticket` at `due_s`, and no more at the time set before."""
         if ticket.timer:
             self.cancel(ticket)
-        self._set += 1
-        ticket.timer = self._set
-        heappush(self._heap, (due_s, self._set, ticket))
+        self._set = ticket.timer = self._set + 1
+        heappush(self._heap, (due_s, ticket.timer, ticket))
 
     def cancel(self, ticket: Ticket) -> None:
         """Do not wake for `ticket`."""
         if not ticket.timer:
             return
         ticket.timer = 0
+        heap = self._heap
+        if heap[0][2] is ticket:
+            heappop(heap)
+            self._bury()
+            return
         self.dead += 1
-        if self.dead > DEAD_MIN and self.dead * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].timer == entry[1]]
+        if self.dead > DEAD_MIN and self.dead * 2 > len(heap):
+            self._heap = [entry for entry in heap if entry[2].timer == entry[1]]
             heapify(self._heap)
             self.dead = 0
 
-    def may_be_due(self, now: float) -> bool:
-        """False when surely nothing is due yet: the quick half of `next_due`."""
-        return bool(self._heap) and self._heap[0][0] <= now
-
     def next_due(self) -> float | None:
         """When the soonest timer is due."""
-        heap = self._heap
-        while heap:
-            due_s, number, ticket = heap[0]
-            if ticket.timer == number:
-                return due_s
-            heappop(heap)
-            self.dead -= 1
-        return None
+        return self._heap[0][0] if self._heap else None
 
     def pop(self) -> Ticket:
         """The ticket whose timer is the soonest; only after `next_due` has named one."""
         ticket = heappop(self._heap)[2]
         ticket.timer = 0
+        self._bury()
         return ticket
+
+    def _bury(self) -> None:
+        """Take away the dead that have come to the head."""
+        heap = self._heap
+        while self.dead and heap and heap[0][2].timer != heap[0][1]:
+            heappop(heap)
+            self.dead -= 1
 
     def count_dead(self) -> int:
         """The dead entries, counted one by one: for `Core.check`."""

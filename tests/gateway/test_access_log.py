@@ -99,7 +99,7 @@ def test_a_line_holds_the_facts_of_the_request(output: Output) -> None:
     assert abs(age.total_seconds()) < 5
     assert fields == {
         "request_id": "0123456789abcdefghjkmnpqrs", "client_request_id": "mine-1", "client": "192.0.2.7",
-        "method": "POST", "path": "/v1/chat/completions", "route": "chat", "tenant": "default", "model": "llama",
+        "method": "POST", "path": "/v1/chat/completions", "route": "chat", "tenant": "default", "key": "", "model": "llama",
         "class": "standard", "stream": True, "status": 200, "outcome": "completed", "reason": "", "stage": "",
         "pool": "short", "endpoint": "s0", "attempts": 2, "client_retry": "1", "read_ms": 10.0, "queue_ms": 1000.0,
         "ttft_ms": 1500.0, "duration_ms": 3480.0, "bytes_in": 2048, "bytes_out": 9000, "prompt_tokens": 500,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Config, ConfigErrors, load, read, schema
+from gateway.config import Config, ConfigErrors, load, load_document, read, schema
 from gateway.config.reference import renewed
 from gateway.config.show import show
 from policies.types import Affinity, Band, Pool
@@ -417,9 +417,13 @@ def test_the_schema_is_plain_json_and_the_same_on_every_machine() -> None:
     assert str(parsed(GOOD).listen.max_connections) not in json.dumps(schema()["$defs"]["Listen"])
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "deploy" / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_the_examples_are_valid(example: Path) -> None:
-    assert load(example, {}).endpoints
+EXAMPLES = ROOT / "deploy" / "examples"
+
+
+@pytest.mark.parametrize("example", sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*/forebay.yaml")]), ids=str)
+def test_the_examples_are_valid_and_nothing_in_them_is_useless(example: Path) -> None:
+    loaded = load_document(example, {"FOREBAY_SALT": SALT})
+    assert loaded.config.endpoints and not loaded.warnings
 
 
 @settings(max_examples=300, deadline=None)

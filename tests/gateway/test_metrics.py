@@ -18,6 +18,7 @@ from gateway.telemetry.record import RequestRecord
 from gateway.telemetry.render import CHUNK_LINES
 from policies.decisions import Reason
 from policies.events import Cause
+from policies.state.views import EndpointView, FlowView
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -328,7 +329,6 @@ def test_what_nothing_feeds_is_told() -> None:
 
 def test_views_of_the_core_and_the_probes_become_gauges() -> None:
     from gateway.endpoints.directory import Standing
-    from policies.state.views import EndpointView, FlowView
 
     metrics = some_metrics()
     flow = FlowView(pool="short", tenant="default", band="batch", queued=3, queued_bytes=900, oldest_s=95.0)
@@ -350,6 +350,16 @@ def test_views_of_the_core_and_the_probes_become_gauges() -> None:
     assert value(metrics, "forebay_endpoint_up", endpoint="s1") == 0
     assert value(metrics, "forebay_probes_total", endpoint="s1", result="failed") == 2
     assert value(metrics, "forebay_probes_total", endpoint="s0", result="good") == 5
+
+
+def test_queues_of_tenants_that_share_a_label_are_added_up() -> None:
+    metrics = Metrics(models=["llama"], version="1", tenants=1)
+    numbers = {"pool": "short", "band": "batch", "queued": 3, "queued_bytes": 900}
+    flows = [FlowView(tenant=f"t{number}", oldest_s=95.0 - number, **numbers) for number in range(4)]
+    watch_flows(metrics, lambda: flows, now=lambda: 100.0)
+    for tenant, queued, oldest_s in (("t0", 3, 5), ("other", 9, 8)):
+        assert value(metrics, "forebay_queue_requests", tenant=tenant) == queued
+        assert value(metrics, "forebay_queue_oldest_seconds", tenant=tenant) == oldest_s
 
 
 def test_process_figures_are_those_of_the_kernel() -> None:

@@ -123,11 +123,21 @@ class Metrics:
 
 
 class Gateway:
-    """`async with Gateway(config([...]), tmp_path) as gateway`. `.port` is the data listener."""
+    """`async with Gateway(config([...]), tmp_path) as gateway`. `.port` is the data listener.
+
+    `tenants`: the files of `tenants.d`, as `tests.kit.tenants.tenant` makes them. None: there is no such folder.
+    """
 
     def __init__(
-        self, settings: dict[str, Any], directory: Path, *, launch: Launch | None = None, name: str = "gateway"
+        self,
+        settings: dict[str, Any],
+        directory: Path,
+        *,
+        launch: Launch | None = None,
+        name: str = "gateway",
+        tenants: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
+        self.tenants = tenants
         self.port, self.admin_port = free_ports(2)
         self.settings = merged(
             settings,
@@ -155,7 +165,7 @@ class Gateway:
 
     async def start(self, *, up: int | None = None) -> None:
         """Start it and wait until it is ready and `up` endpoints (all of them by default) may be used."""
-        self.file.write_text(yaml.safe_dump(self.settings, sort_keys=False))
+        self.write()
         env = {"PYTHONWARNINGS": "always::ResourceWarning", "NO_COLOR": "1", **self.launch.env}
         argv = python(
             "-m",
@@ -175,6 +185,15 @@ class Gateway:
             self.child.kill()
             error.add_note(f"stderr: {self.stderr()[-2000:]!r}\nstdout: {self.child.out.read_bytes()[-1000:]!r}")
             raise
+
+    def write(self) -> None:
+        """Its files: forebay.yaml, and one for each tenant."""
+        self.file.write_text(yaml.safe_dump(self.settings, sort_keys=False))
+        if self.tenants is not None:
+            folder = self.directory / "tenants.d"
+            folder.mkdir(exist_ok=True)
+            for tenant in self.tenants:
+                (folder / f"{tenant['id']}.yaml").write_text(yaml.safe_dump(tenant, sort_keys=False))
 
     async def _ready(self) -> bool:
         assert self.child is not None

@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,12 +71,20 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    directory: Path, *, engines: int = 1, launch: Launch | None = None, name: str = "gateway", **changes: Any
+    directory: Path,
+    *,
+    engines: int = 1,
+    launch: Launch | None = None,
+    name: str = "gateway",
+    tenants: Sequence[Mapping[str, Any]] | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Stage]:
     """`async with stage(tmp_path, engines=3, timeouts={...}) as stage:`; the log must be quiet at the end."""
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(ScriptEngine()) for _ in range(engines)]
-        gateway = Gateway(config([one.url for one in made], **changes), directory, launch=launch, name=name)
+        gateway = Gateway(
+            config([one.url for one in made], **changes), directory, launch=launch, name=name, tenants=tenants
+        )
         yield Stage(await stack.enter_async_context(gateway), made)
 
 

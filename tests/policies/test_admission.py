@@ -47,10 +47,12 @@ def test_a_first_token_is_expected_after_what_is_ahead_and_its_own_prefill() -> 
     assert made.core.totals().queued
     queue = made.core._books.models["llama"][0]
     ticket = made.core._assessing.ticket(request("e", tokens=100), [queue], 0.0)
+    made.core._assessing.expect(ticket)
     ahead_s = queue.queued_tokens / 1500.0
     nearest_s = min((load.prefill_tokens + 200) / load.speed for load in queue.up)
     assert ticket.ttft_s == pytest.approx(ahead_s + nearest_s + 0.01)
     urgent = made.core._assessing.ticket(request("f", tokens=100, band="interactive"), [queue], 0.0)
+    made.core._assessing.expect(urgent)
     assert urgent.ttft_s == pytest.approx(nearest_s + 0.01)  # what is less urgent is not ahead
 
 

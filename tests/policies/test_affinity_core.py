@@ -132,15 +132,11 @@ def loads_of(*sequences: int) -> list[Load]:
 class Known(Ticket):
     """A ticket of which endpoints have so many tokens cached."""
 
-    __slots__ = ("cached",)
+    __slots__ = ()
 
     def __init__(self, cached: dict[str, int], tokens: int = 10_000) -> None:
         super().__init__(request("r", tokens=tokens), PoolQueue(Pool(name="main", model="llama"), 10.0), 1, BANDS[1])
-        self.cached = cached
-        self.hint = "somewhere"
-
-    def uncached(self, endpoint: str) -> int:
-        return self.tokens - self.cached.get(endpoint, 0)
+        self.cached = {"elsewhere": 1, **cached}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +167,7 @@ def test_nobody_is_passed_over_when_all_are_or_when_no_prefix_pulls() -> None:
     loads = loads_of(50, 60, 0, 0)
     assert bounded(loads[:2], loads, Known({}), 1.25) == loads[:2]
     ticket = Known({})
-    ticket.hint = ""
+    ticket.cached = {}
     assert bounded(loads, loads, ticket, 1.25) == loads
 
 

@@ -1,0 +1,7 @@
+"""Who is asking: from the credential of a request to its tenant (tenancy.md 2, 7)."""
+
+from gateway.tenants.book import Book, make_book
+from gateway.tenants.identify import Tenants
+from gateway.tenants.throttle import Throttle
+
+__all__ = ["Book", "Tenants", "Throttle", "make_book"]
