@@ -1,6 +1,6 @@
 """The `forebay` command.
 
-`serve` and `config` live here. Other packages add commands by the entry point group `forebay.commands`: a function
+`serve` and `config` live here, `keys` in gateway/keys. Other packages add commands by the entry point group `forebay.commands`: a function
 or a `typer.Typer`. Only the one that is asked for is imported, so that `forebay serve` starts as fast with them and
 does not mind one that is broken; the line that `--help` shows of the others is read from their source.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from gateway.keys.__main__ import app as keys_app
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -47,8 +49,9 @@ def application(asked: str) -> typer.Typer:
     app.callback()(_options)
     app.command()(serve)
     app.add_typer(config_app, name="config")
+    app.add_typer(keys_app, name="keys")
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
-        if entry.name in ("serve", "config"):
+        if entry.name in ("serve", "config", "keys"):
             typer.echo(f"forebay: ignoring the command {entry.name} of {entry.value}: the name is taken", err=True)
         elif entry.name == asked:
             _join(app, entry)

@@ -57,14 +57,14 @@ class _Lines:
 
     def _field(self, name: str, value: object, path: Path, indent: str) -> Iterator[str]:
         if isinstance(value, BaseModel) or (isinstance(value, dict) and value):
-            yield f"{indent}{_text(name)}:"
+            yield f"{indent}{scalar(name)}:"
             yield from self.of(value, path, " " * len(indent) + "  ")
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            yield f"{indent}{_text(name)}:"
+            yield f"{indent}{scalar(name)}:"
             for index, item in enumerate(value):
                 yield from self.of(item, (*path, index), " " * len(indent) + "  - ")
         else:
-            yield f"{f'{indent}{_text(name)}: {self._leaf(value, path)}':{_COMMENT_COLUMN}}  # {self._origin(path)}"
+            yield f"{f'{indent}{scalar(name)}: {self._leaf(value, path)}':{_COMMENT_COLUMN}}  # {self._origin(path)}"
 
     def _leaf(self, value: object, path: Path) -> str:
         schema = at(path, self._section)
@@ -74,7 +74,7 @@ class _Lines:
             return json.dumps(REDACTED)
         if isinstance(value, int) and _has(schema, "x-size"):
             return size_text(value)
-        return _text(value)
+        return scalar(value)
 
     def _reference(self, path: Path) -> str:
         """The name of the variable a secret comes from, which is none itself; a secret in the file stays hidden."""
@@ -112,8 +112,8 @@ def _has(schema: Schema, word: str) -> bool:
     return word in schema or any(word in option for option in schema.get("anyOf", ()))
 
 
-def _text(value: object) -> str:
-    """A scalar or a list of scalars as YAML."""
+def scalar(value: object) -> str:
+    """A value without fields, or a list of such, as YAML."""
     match value:
         case None:
             return "null"
@@ -128,7 +128,7 @@ def _text(value: object) -> str:
         case dict():
             return "{}"
         case tuple():
-            return f"[{', '.join(_text(item) for item in value)}]"
+            return f"[{', '.join(scalar(item) for item in value)}]"
         case _:
             text = str(value)
-            return text if _BARE.fullmatch(text) else json.dumps(text)
+            return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
