@@ -28,10 +28,18 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The client may come again after so many whole seconds: the computed time held in these bounds."""
+    """The client may come again after so many whole seconds: the computed time held in these bounds.
+
+    `exact`: the time is known, and beyond `at_most` the client is told not to come again by itself.
+    """
 
     at_least: int
     at_most: int
+    exact: bool = False
+
+    def is_over(self, wish_s: float | None) -> bool:
+        """Whether the time is one that no client should wait for."""
+        return self.exact and wish_s is not None and wish_s > self.at_most
 
     def after(self, wish_s: float | None) -> int:
         """Seconds for `retry-after`: `wish_s` rounded up and clamped; the lower bound where nothing is known."""
@@ -104,11 +112,13 @@ class GatewayError(Exception):
 
 _NEVER = None
 _SOON = Retry(1, 1)
+_WAIT = Retry(1, 60, exact=True)  # until this very request would fit
 _DRAIN = Retry(1, 60)  # time until the queue has room; the SDKs ignore more than 60 s
 _ENGINES = Retry(1, 30)  # what engines ask for, min over endpoints
 
 _BAD = "invalid_request_error"
 _BUSY = "overloaded_error"
+_RATE = "rate_limit_error"
 _FAULT = "server_error"
 _GATEWAY = Source.GATEWAY
 _POLICY = Source.POLICY
@@ -168,6 +178,23 @@ ROWS: Mapping[Reason, Row] = {
         _POLICY,
         code="context_length_exceeded",
     ),
+    Reason.MAX_TOKENS_ABOVE_LIMIT: Row(
+        400, _BAD, _NEVER, "More output tokens are asked for than you may have.", _POLICY
+    ),
+    Reason.EXCEEDS_LIMIT: Row(
+        400, _BAD, _NEVER, "The request is larger than your limit ever allows.", _POLICY, code="request_exceeds_limit"
+    ),
+    Reason.QUOTA_REQUESTS: Row(
+        429, _RATE, _WAIT, "Your limit of requests is reached.", _POLICY, code="rate_limit_exceeded"
+    ),
+    Reason.QUOTA_TOKENS: Row(
+        429, _RATE, _WAIT, "Your limit of tokens is reached.", _POLICY, code="rate_limit_exceeded"
+    ),
+    Reason.CONCURRENCY: Row(
+        429, _RATE, _SOON, "As many requests run as you may have at a time.", _POLICY, code="concurrency_exceeded"
+    ),
+    Reason.BUDGET: Row(429, _RATE, _NEVER, "Your budget is used up.", _POLICY, code="insufficient_quota"),
+    Reason.QUEUE_FULL: Row(429, _RATE, _DRAIN, "As many requests wait as you may have.", _POLICY),
     Reason.OVERLOADED: Row(503, _BUSY, _DRAIN, "The service is overloaded.", _POLICY, anthropic_status=529),
     Reason.QUEUE_TIMEOUT: Row(503, _BUSY, _DRAIN, "No engine became free in time.", _POLICY, anthropic_status=529),
     Reason.EVICTED: Row(

@@ -69,8 +69,8 @@ def is_shed(ticket: Ticket, settings: Settings, draw: float) -> bool:
 def left_queue(ticket: Ticket, now: float) -> None:
     """Take the wait of one that leaves the queue of its pool as a sign of how long waits are (CoDel)."""
     target_s = CODEL_RATIO * ticket.band.slo_ttft_s
-    if not target_s:
-        return
+    if not target_s or (ticket.claim is not None and ticket.claim.waited):
+        return  # who has waited for a slot of its own tenant says nothing about the engines
     above = ticket.pool.above_since
     if now - ticket.request.arrived_s < target_s:
         above.pop(ticket.band.name, None)
@@ -83,7 +83,7 @@ def is_dropped(ticket: Ticket, now: float) -> bool:
 
     Never where late is better than not at all (`on_late: queue`).
     """
-    if ticket.band.on_late == "queue":
+    if ticket.band.on_late == "queue" or (ticket.claim is not None and ticket.claim.waited):
         return False
     since_s = ticket.pool.above_since.get(ticket.band.name)
     if since_s is None or now - since_s < CODEL_INTERVAL_S:

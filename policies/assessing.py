@@ -82,19 +82,27 @@ class Assessing:
 
     def may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
         """Why a request for which there is no room may not join the queue."""
+        reason = self._may_not_wait(ticket, random, now)
+        if reason is not None:
+            self._books.victims = []  # nobody leaves for one that is refused
+        return reason
+
+    def _may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
         settings = self._current
         if not settings.queueing:
             return Reason.DRAINING
         if ticket.expires_s <= now:
             return Reason.QUEUE_TIMEOUT
-        if not self.has_place(ticket):
+        if ticket.claim is not None and (reason := ticket.claim.may_not_wait(ticket.request.body_bytes)) is not None:
+            return reason
+        if not self._finds_place(ticket):
             return Reason.OVERLOADED
         match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
                 self._downgrade(ticket)
-                if not self.has_place(ticket):
+                if not self._finds_place(ticket):
                     return Reason.OVERLOADED
         if settings.shed == "off" or not ticket.band.sheddable:
             return None
@@ -102,7 +110,14 @@ class Assessing:
 
     def has_place(self, ticket: Ticket) -> bool:
         """Whether the queue takes one more of its band."""
-        return self._current.queueing and not self._books.full(ticket.request, ticket.band, self._current)
+        if not self._current.queueing or self._books.full(ticket.request, ticket.band, self._current):
+            return False
+        return ticket.claim is None or ticket.claim.may_not_wait(ticket.request.body_bytes) is None
+
+    def _finds_place(self, ticket: Ticket) -> bool:
+        """The same, or somebody less urgent may leave for it."""
+        self._books.victims = []
+        return self.has_place(ticket) or self._books.make_room(ticket, self._current)
 
     def _downgrade(self, ticket: Ticket) -> None:
         """It cannot be in time: it waits with the next less urgent class."""

@@ -14,7 +14,7 @@ from random import Random
 from policies import lanes
 from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
-from policies.decisions import Decision, Reason
+from policies.decisions import Decision, Reason, Reject
 from policies.eligibility import GIVEN_UP, may_go_again
 from policies.events import (
     Arrived,
@@ -31,8 +31,10 @@ from policies.events import (
     LoadObserved,
     Outcome,
     SettingsChanged,
+    WallClock,
 )
 from policies.length import Lengths
+from policies.metering import Metering
 from policies.placing import Placing
 from policies.state.books import Books
 from policies.state.endings import fail, reject
@@ -61,6 +63,7 @@ class Core:
         self._books = Books()
         self._placing = Placing(self._books)
         self._assessing = Assessing(self._books, lengths)
+        self.metering = Metering(self._books)
         self._sweep_s = 0.0
 
     # ---- in
@@ -84,7 +87,7 @@ class Core:
         if self._placing.touched:
             self._placing.serve(now, out)
         if self._books.queued and not self._current.queueing:
-            self._evict_all(now, out)
+            self._placing.drop_all(Reason.DRAINING, now, out)
         return out
 
     def next_wakeup(self) -> float | None:
@@ -98,7 +101,7 @@ class Core:
             case Finished():
                 self._finished(event, now)
             case Cancelled():
-                self._cancelled(event.request_id, now)
+                self._cancelled(event, now)
             case Bounced():
                 return self._bounced(event, now)
             case LoadObserved():
@@ -118,7 +121,10 @@ class Core:
             case CacheCleared():
                 self._placing.cache_cleared(event.endpoint, now)
             case SettingsChanged():
-                self._settings_changed(event.settings)
+                self._settings_changed(event.settings, now)
+            case WallClock():
+                self.metering.set_clock(event.offset_s)
+                return
             case LengthsRestored():
                 self._assessing.lengths.restore(event.state)
             case _:
@@ -138,11 +144,18 @@ class Core:
         reason = assessing.refuses(request, queues, now)
         if reason is not None:
             return reject(books, request, queues[0] if queues else None, reason, now)
+        claim = self.metering.reserve(request, now) if self.metering.limited else None
+        if isinstance(claim, Reject):
+            return claim
         ticket = assessing.ticket(request, queues, now)
         queue = ticket.pool
+        if claim is not None:
+            ticket.take_claim(claim, claim.terms)
         books.tickets[request.id] = ticket
         free = queue.open_to_newcomers(ticket.long)
-        if free:
+        if not free and queue.capped:
+            free = self._placing.past_capped(queue, ticket.long)
+        if free and (claim is None or claim.has_slot(queue)):
             room = self._placing.room(ticket, free, now)
             if room:
                 if queue.above_since:
@@ -152,9 +165,11 @@ class Core:
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
+            if claim is not None:
+                claim.refund(now)
             return reject(books, request, queue, reason, now)
         assessing.stand_in_line(ticket)
-        if books.enqueue(ticket) and not free:
+        if (books.enqueue(ticket) and not free) or books.victims:
             self._placing.touch(queue)
         return None
 
@@ -196,22 +211,25 @@ class Core:
         else:
             self._books.failed += 1
         self._assessing.finished(ticket, attempt, event, now)
-        self._close(ticket, attempt)
+        if ticket.claim is not None:
+            self.metering.finished(ticket, attempt, event, now)
+        self._placing.close(ticket, attempt)
         del self._books.tickets[event.request_id]
 
-    def _cancelled(self, request_id: str, now: float) -> None:
-        ticket = self._books.tickets.get(request_id)
+    def _cancelled(self, event: Cancelled, now: float) -> None:
+        ticket = self._books.tickets.get(event.request_id)
         if ticket is None:
             return
         self._books.cancelled += 1
+        self.metering.cancelled(ticket, event, now)
         attempt = ticket.attempt
         if attempt is None:
             self._placing.dequeue(ticket)
         else:
             if self._books.prefixes is not None:
                 self._books.prefixes.used(attempt.load.name, attempt.tokens, now)
-            self._close(ticket, attempt)
-        del self._books.tickets[request_id]
+            self._placing.close(ticket, attempt)
+        del self._books.tickets[event.request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
         ticket, attempt = self._books.find(event.request_id, event.attempt)
@@ -219,7 +237,7 @@ class Core:
             return None
         if self._books.prefixes is not None:
             self._books.prefixes.remove(attempt.load.name, ticket.request)
-        self._close(ticket, attempt)
+        self._placing.close(ticket, attempt)
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
@@ -231,10 +249,6 @@ class Core:
         if self._books.enqueue(ticket):
             self._placing.touch(ticket.pool)
         return None
-
-    def _close(self, ticket: Ticket, attempt: Attempt) -> None:
-        self._books.close(ticket, attempt)
-        self._placing.freed(attempt.load)
 
     # ---- time
 
@@ -268,11 +282,6 @@ class Core:
         self._assessing.reestimate(ticket, attempt, now)
         self._reestimate(ticket, attempt, attempt.sent_s)
 
-    def _evict_all(self, now: float, out: list[Decision]) -> None:
-        for queue in self._books.pools.values():
-            out.extend(self._placing.drop(ticket, Reason.DRAINING, now) for ticket in queue.waiting())
-        self._placing.serve(now, out)
-
     def _sweep(self, now: float) -> None:
         self._sweep_s = now + SWEEP_S
         for load in self._books.loads.values():
@@ -292,7 +301,7 @@ class Core:
             load.observe(event, now)
             self._placing.freed(load)
 
-    def _settings_changed(self, settings: Settings) -> None:
+    def _settings_changed(self, settings: Settings, now: float) -> None:
         if not settings.bands:
             raise InvariantError("settings without a band")
         before = self._settings
@@ -304,6 +313,7 @@ class Core:
         self._assessing.change(settings)
         self._placing.change(settings)
         self._books.change_pools(settings, DRAIN_WINDOW_S * settings.timer_scale)
+        self.metering.change(settings, now)
 
     @property
     def _current(self) -> Settings:
@@ -337,3 +347,4 @@ class Core:
         """Raise InvariantError when the books do not add up, or somebody waits in vain. Linear in everything: for tests."""
         audit(self._books)
         self._placing.check()
+        self.metering.check()

@@ -36,6 +36,13 @@ class Reason(StrEnum):
     PARAMETER_NOT_ALLOWED = "parameter_not_allowed"
     FORBIDDEN_TARGET = "forbidden_target"
     TOO_LONG = "too_long"
+    MAX_TOKENS_ABOVE_LIMIT = "max_tokens_above_limit"
+    EXCEEDS_LIMIT = "exceeds_limit"
+    QUOTA_REQUESTS = "quota_requests"
+    QUOTA_TOKENS = "quota_tokens"
+    CONCURRENCY = "concurrency"
+    BUDGET = "budget"
+    QUEUE_FULL = "queue_full"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"
     EVICTED = "evicted"
@@ -81,6 +88,17 @@ class Why(Message):
     note: str = ""  # what was out of the ordinary: borrowed, warm (it waited for a warm engine), downgraded
 
 
+class Shortage(Message):
+    """Which limit a request was refused by: `scope` as `tenant.tpm`, and what it needed of what was left, in requests
+    or cost units. `fits_output`: the most tokens of answer with which it would have passed an empty limit."""
+
+    scope: str
+    limit: int
+    left: int
+    need: int
+    fits_output: int = 0
+
+
 class Dispatch(Message):
     """Send this request to this endpoint now, as this attempt."""
 
@@ -91,12 +109,13 @@ class Dispatch(Message):
 
 
 class Reject(Message):
-    """Refused before it ever queued."""
+    """Refused before it ever queued; `shortage` where a limit was the reason."""
 
     request_id: str
     reason: Reason
     retry_after_s: float | None
     why: Why
+    shortage: Shortage | None = None
 
 
 class Evict(Message):

@@ -29,6 +29,7 @@ class Outcome(StrEnum):
 
     COMPLETED = "completed"
     FAILED = "failed"
+    REFUSED = "refused"  # by the engine, for what the client asked (4xx): it cost nothing
 
 
 class Arrived(Message):
@@ -38,9 +39,14 @@ class Arrived(Message):
 
 
 class Cancelled(Message):
-    """The client left. Legal at any time, also between a Dispatch and the moment anybody acts on it."""
+    """The client left. Legal at any time, also between a Dispatch and the moment anybody acts on it.
+
+    `sent`: the engine was sent the request; `seen_tokens` of the answer were seen.
+    """
 
     request_id: str
+    sent: bool = True
+    seen_tokens: int = 0
 
 
 class FirstToken(Message):
@@ -51,7 +57,8 @@ class FirstToken(Message):
 
 
 class Finished(Message):
-    """An attempt ended after it had begun to answer. Token counts are None where the engine told none."""
+    """An attempt ended after it had begun to answer. Token counts are None where the engine told none; `seen_tokens`
+    of the answer were counted on their way."""
 
     request_id: str
     attempt: int
@@ -59,6 +66,7 @@ class Finished(Message):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    seen_tokens: int = 0
 
 
 class Bounced(Message):
@@ -120,6 +128,12 @@ class SettingsChanged(Message):
     settings: Settings
 
 
+class WallClock(Message):
+    """UTC is `offset_s` seconds since 1970 ahead of the driver's clock: when days and months begin."""
+
+    offset_s: float
+
+
 class Tick(Message):
     """Nothing happened but time."""
 
@@ -137,5 +151,6 @@ Event = (
     | CacheTurned
     | LengthsRestored
     | SettingsChanged
+    | WallClock
     | Tick
 )

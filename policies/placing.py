@@ -66,10 +66,26 @@ class Placing:
                 pool.freed[load.name] = load
                 self.touched[pool.key] = pool
 
+    def close(self, ticket: Ticket, attempt: Attempt) -> None:
+        """The attempt is over: look where somebody waits for its place, or for a slot of its tenant."""
+        self.books.close(ticket, attempt)
+        self.freed(attempt.load)
+        for pool in ticket.claim.free_slot() if ticket.claim is not None else ():
+            if pool.queued:
+                self.touch(pool)
+
+    def past_capped(self, pool: PoolQueue, long: bool) -> Sequence[Load]:
+        """Endpoints for a newcomer behind those that wait for a slot of their tenant, and for no endpoint."""
+        heads = list(heads_of(pool))
+        pool.capped = not all(map(_may_run, heads))
+        return () if any(head.long is long and _may_run(head) for head in heads) else pool.up
+
     # ---- the loop
 
     def serve(self, now: float, out: list[Decision]) -> None:
         """Place whoever is first in turn and fits, again and again."""
+        while self.books.victims:
+            out.append(self.drop(self.books.victims.pop(0), Reason.EVICTED, now))
         while self.touched:
             places = [place for pool in list(self.touched.values()) if (place := self._next(pool, now, out))]
             if not places:
@@ -100,6 +116,8 @@ class Placing:
                 ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
             if not loads and not pool.lenders:
+                continue
+            if ticket.claim is not None and not ticket.claim.has_slot(pool):
                 continue
             room = self.room(ticket, loads, now)
             if room:
@@ -183,6 +201,8 @@ class Placing:
         """Write down all that it holds there from now on."""
         request, books = ticket.request, self.books
         attempt = ticket.attempt = Attempt(load, len(ticket.tried) + 1, uncached, ticket.sequences, now)
+        if ticket.claim is not None:
+            ticket.claim.take_slot()
         ticket.only = ""
         attempt.cached = ticket.tokens - uncached
         if ticket.match is not None:
@@ -215,6 +235,12 @@ class Placing:
         self.dequeue(ticket)
         return dropped
 
+    def drop_all(self, reason: Reason, now: float, out: list[Decision]) -> None:
+        """Nobody waits any longer."""
+        for queue in self.books.pools.values():
+            out.extend(self.drop(ticket, reason, now) for ticket in queue.waiting())
+        self.serve(now, out)
+
     def endpoint_down(self, name: str, now: float) -> None:
         """It may not be used, and nobody waits for it any more."""
         self.books.endpoint_down(name, now)
@@ -233,7 +259,7 @@ class Placing:
     def check(self) -> None:
         """Raise InvariantError when a head waits for an endpoint that has room for it, and for nobody before it."""
         for pool in self.books.pools.values():
-            heads = list(heads_of(pool))
+            heads = [head for head in heads_of(pool) if _may_run(head)]
             for ticket in heads:
                 if not ticket.cached:  # a guess may be better now than when it was acted on
                     _check_head(pool, ticket, [other for other in heads if other.long is ticket.long])
@@ -244,6 +270,10 @@ class Placing:
         ticket.only = ""
         if self.books.enqueue(ticket):
             self.touch(ticket.pool)
+
+
+def _may_run(ticket: Ticket) -> bool:
+    return ticket.claim is None or ticket.claim.slot_free()
 
 
 def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:

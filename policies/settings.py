@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from policies.types import Affinity, Band, Pool, Settings, Tenant
+from policies.types import RATES, Affinity, Band, Budget, Cost, Limits, Model, Pool, Reserve, Settings, Tenant
 
 # Without this a misspelt key would pass in silence and its default would rule.
-for _noun in (Pool, Band, Tenant, Affinity, Settings):
+for _noun in (Pool, Band, Limits, Budget, Cost, Reserve, Tenant, Model, Affinity, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
 CHOICES = {
     "ordering": ("by_length", "edf", "fcfs"),
@@ -21,6 +21,9 @@ CHOICES = {
 }
 ON_LATE = ("queue", "downgrade", "reject")
 LANES = ("auto", "off", "fixed")
+MODES = ("enforce", "shadow")
+OVERSIZE = ("reject", "clamp")
+PERIODS = ("day", "week", "month")
 _SETTINGS = TypeAdapter(Settings)
 
 
@@ -69,6 +72,30 @@ def _wrong_tenant(name: str, tenant: Tenant) -> Iterator[str]:
         yield f"tenants.{name}.weight: must be positive"
     if not tenant.partition:
         yield f"tenants.{name}.partition: must not be empty"
+    yield from _wrong_quotas(f"tenants.{name}", tenant)
+
+
+def _wrong_quotas(path: str, tenant: Tenant) -> Iterator[str]:
+    if tenant.burst_s <= 0:
+        yield f"{path}.burst_s: must be positive"
+    yield from _unknown(f"{path}.mode", tenant.mode, MODES)
+    yield from _unknown(f"{path}.reserve.oversize", tenant.reserve.oversize, OVERSIZE)
+    yield from _wrong_limits(f"{path}.limits", tenant.limits)
+    for part, limits in (*tenant.keys.items(), *tenant.models.items()):
+        yield from _wrong_limits(f"{path}.{part}", limits)
+    for budget in tenant.budgets:
+        yield from _unknown(f"{path}.budgets.{budget.id}.period", budget.period, PERIODS)
+        if budget.amount < 1:
+            yield f"{path}.budgets.{budget.id}.amount: must be positive"
+    if len({*RATES, *(budget.id for budget in tenant.budgets)}) < len(RATES) + len(tenant.budgets):
+        yield f"{path}.budgets: two with the same id, or one with the name of a rate"
+
+
+def _wrong_limits(path: str, limits: Limits) -> Iterator[str]:
+    for field in (*RATES, "max_concurrency"):
+        limit = getattr(limits, field)
+        if limit is not None and limit < 1:
+            yield f"{path}.{field}: must be positive"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
@@ -87,6 +114,10 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
     for name, tenant in settings.tenants.items():
         yield from _wrong_tenant(name, tenant)
+    for name, model in settings.models.items():
+        if model.name != name:
+            yield f"models.{name}.name: is {model.name!r}"
+        yield from _wrong_limits(f"models.{name}.limits", model.limits)
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):

@@ -12,6 +12,7 @@ import msgspec
 
 T = TypeVar("T")
 
+RATES = ("rpm", "tpm", "itpm", "otpm")  # limits of so much a minute, as `Limits` has them
 SHARED = "shared"  # the partition of whoever names none
 
 
@@ -47,6 +48,9 @@ class InferenceRequest(Message, kw_only=False):
     `prefix` is the chain of block hashes of `policies.fingerprint`. `head` is its fingerprint at the end of system
     prompt and tools or after 1,024 tokens, whichever is first (0: none). `shape` names what forms the answer besides
     the prompt: a schema, a forced tool (it begins with `schema` or `tool` then), a reasoning effort.
+
+    `key` is the id of the API key. What it asks to be reserved for besides its text: `messages`, parts of `media`, and
+    whether it `names_most`, the most tokens of its answer, itself. Counted only where tokens are limited.
     """
 
     id: str
@@ -67,6 +71,10 @@ class InferenceRequest(Message, kw_only=False):
     kind: str = "text"
     head: int = 0
     shape: str = ""
+    key: str = ""
+    messages: int = 0
+    media: int = 0
+    names_most: bool = True
 
 
 @record
@@ -143,15 +151,79 @@ class Band:
 
 
 @record
+class Limits:
+    """What one scope may use; None: no limit. Requests a minute, and cost units a minute: all, of input, of output."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    itpm: int | None = None
+    otpm: int | None = None
+    max_concurrency: int | None = None
+
+
+@record
+class Budget:
+    """Cost units for a day, a week (ISO) or a month, in UTC. From `soft_ratio` of it on the client is told."""
+
+    id: str
+    amount: int
+    period: str = "day"
+    soft_ratio: float = 0.8
+
+
+@record
+class Cost:
+    """What a token is worth against the limits (not what it costs an engine)."""
+
+    input: float = 1.0
+    cached: float = 1.0
+    output: float = 1.0
+
+
+@record
+class Reserve:
+    """What is held for a request until it has ended. `output_default` tokens of answer where the client names no most,
+    `media_tokens` for each part. One that needs more than a limit can ever hold is refused (`oversize` reject) or
+    held to the limit (clamp)."""
+
+    output_default: int = 1024
+    media_tokens: int = 1024
+    oversize: str = "reject"
+
+
+@record
 class Tenant:
     """What a tenant may have. `weight` is its share inside a class, beside others that wait (tenancy.md 6).
 
     It uses the endpoints of its `partition` and no others, whatever happens there.
+    `limits` hold for all it does, those in `keys` for one key, those in `models` for what it sends to one model; each
+    per-minute one allows `burst_s` seconds' worth at once. `mode` is enforce, or shadow: rates and budgets are counted
+    and refuse nobody. The last three bound what waits in its queues.
     """
 
     id: str
     weight: float = 1.0
     partition: str = SHARED
+    limits: Limits = field(default_factory=Limits)
+    burst_s: float = 60.0
+    cost: Cost = field(default_factory=Cost)
+    reserve: Reserve = field(default_factory=Reserve)
+    budgets: tuple[Budget, ...] = ()
+    mode: str = "enforce"
+    models: Mapping[str, Limits] = field(default_factory=dict)
+    keys: Mapping[str, Limits] = field(default_factory=dict)
+    max_queued: int | None = None
+    max_queued_bytes: int | None = None
+    queue_timeout_s: float | None = None
+
+
+@record
+class Model:
+    """A model with limits for all tenants together. `context_tokens` 0: unknown."""
+
+    name: str
+    context_tokens: int = 0
+    limits: Limits = field(default_factory=Limits)
 
 
 @record
@@ -172,7 +244,8 @@ class Settings:
     `admitting` False refuses new arrivals (`draining`); `queueing` False also drops what is queued.
     `timer_scale` multiplies the core's own fixed times (tests only); configured times come in already scaled.
     `ordering` is by_length, edf or fcfs; `shed` auto, llmd or off; `length` learned or declared. `affinity` None
-    places without regard to prefixes. A tenant that is not in `tenants` has the defaults of `Tenant`.
+    places without regard to prefixes. A tenant that is not in `tenants` has the defaults of `Tenant`, a model that is
+    not in `models` those of `Model`: no limits.
     """
 
     pools: Mapping[str, Pool]
@@ -189,3 +262,4 @@ class Settings:
     length: str = "learned"
     affinity: Affinity | None = None
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    models: Mapping[str, Model] = field(default_factory=dict)

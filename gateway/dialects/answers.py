@@ -2,9 +2,10 @@
 
 Every value goes through a JSON encoder or is a number, so no byte of a client reaches a header. `x-should-retry` says
 what the SDKs shall do; `retry-after` is whole seconds, `retry-after-ms` the same plus 0-25 % so that clients refused
-together do not come back together (http.md 11). Frames are worded so that both SDKs raise (http.md 7).
+together do not come back together, or exactly the time after which a limit has room again (http.md 11). Frames are worded so that both SDKs raise (http.md 7).
 """
 
+import math
 import random
 from collections.abc import Iterable
 
@@ -114,10 +115,14 @@ def _anthropic_type(status: int) -> str:
 
 
 def _retry_headers(error: GatewayError) -> list[Header]:
-    if error.row.retry is None:
+    retry, wish_s = error.row.retry, error.retry_after_s
+    if retry is None or retry.is_over(wish_s):
         return [(b"x-should-retry", b"false")]
-    seconds = error.row.retry.after(error.retry_after_s)
-    milliseconds = round(seconds * 1000 * (1 + random.random() * _JITTER))
+    seconds = retry.after(wish_s)
+    if retry.exact and wish_s:
+        milliseconds = math.ceil(wish_s * 1000)
+    else:
+        milliseconds = round(seconds * 1000 * (1 + random.random() * _JITTER))
     return [
         (b"x-should-retry", b"true"),
         (b"retry-after", b"%d" % seconds),

@@ -1,6 +1,7 @@
 """All that the core remembers, in one place: live requests, endpoints, queues, timers, and the counts of what ended."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from policies.events import CacheTurned
 from policies.state.ledger import Attempt, Load
@@ -13,6 +14,7 @@ from policies.state.views import Totals
 from policies.types import SHARED, Affinity, Band, Endpoint, InferenceRequest, Settings
 
 UNBOUNDED = 1 << 62
+MOST_VICTIMS = 8  # of one more urgent request
 QueueKey = tuple[str, str, int]  # partition, model, bound
 Queues = dict[str, list[PoolQueue]]  # of one partition: of each model its pools, the smallest bound first
 
@@ -40,6 +42,7 @@ class Books:
         "sessions",
         "tickets",
         "timers",
+        "victims",
     )
 
     def __init__(self) -> None:
@@ -55,7 +58,8 @@ class Books:
         self.prefixes: Prefixes | None = None  # None: placed without regard to them
         self.queued = 0
         self.queued_bytes = 0
-        self.queued_in_band: dict[str, int] = {}
+        self.queued_in_band: dict[str, dict[Ticket, None]] = {}  # in the order in which they came
+        self.victims: list[Ticket] = []  # who leaves the queue for a more urgent one
         self.received = self.completed = self.rejected = self.expired = self.cancelled = self.failed = 0
 
     def full(self, request: InferenceRequest, band: Band, settings: Settings) -> bool:
@@ -63,8 +67,32 @@ class Books:
         return (
             self.queued >= settings.max_queued
             or self.queued_bytes + request.body_bytes > settings.max_queued_bytes
-            or self.queued_in_band.get(band.name, 0) >= band.max_queued
+            or len(self.queued_in_band.get(band.name, ())) >= band.max_queued
         )
+
+    def make_room(self, ticket: Ticket, settings: Settings) -> bool:
+        """Whether enough less urgent ones wait that it can have their place. They are `victims` then: of the least
+        urgent class the newest first."""
+        band, size = ticket.band, ticket.request.body_bytes
+        if len(self.queued_in_band.get(band.name, ())) >= band.max_queued:
+            return False
+        count = self.queued + 1 - settings.max_queued
+        excess = self.queued_bytes + size - settings.max_queued_bytes
+        victims: list[Ticket] = []
+        for victim in islice(self._less_urgent(band), MOST_VICTIMS):
+            victims.append(victim)
+            count, excess = count - 1, excess - victim.request.body_bytes
+            if count <= 0 and excess <= 0:
+                self.victims = victims
+                return True
+        return False
+
+    def _less_urgent(self, band: Band) -> Iterator[Ticket]:
+        classes = [waiting for waiting in self.queued_in_band.values() if waiting]
+        classes.sort(key=lambda waiting: -next(iter(waiting)).band.rank)
+        for waiting in classes:
+            if next(iter(waiting)).band.rank > band.rank:
+                yield from reversed(waiting)
 
     def find(self, request_id: str, number: int) -> tuple[Ticket | None, Attempt | None]:
         """The ticket and its attempt, while just that attempt is open."""
@@ -98,10 +126,16 @@ class Books:
         return ticket.pool.remove(ticket) and ticket.pool.queued > 0
 
     def _count_queued(self, ticket: Ticket, sign: int) -> None:
-        band = ticket.band.name
+        size = ticket.request.body_bytes
         self.queued += sign
-        self.queued_bytes += sign * ticket.request.body_bytes
-        self.queued_in_band[band] = self.queued_in_band.get(band, 0) + sign
+        self.queued_bytes += sign * size
+        if ticket.claim is not None:
+            ticket.claim.count_queued(sign, size)
+        waiting = self.queued_in_band.setdefault(ticket.band.name, {})
+        if sign > 0:
+            waiting[ticket] = None
+        else:
+            del waiting[ticket]
 
     def endpoint_up(self, endpoint: Endpoint) -> None:
         """It may be used from now on, within these bounds. What is open on it stays open."""

@@ -9,6 +9,7 @@ from policies.types import InferenceRequest
 RETRY_SOON_S = 1.0  # http.md 11
 LONGEST_BACKEND_WAIT_S = 30.0
 PARTITION_S = 5.0
+_DRAINING = (Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.EVICTED, Reason.QUEUE_FULL)
 
 
 def reject(books: Books, request: InferenceRequest, pool: PoolQueue | None, reason: Reason, now: float) -> Reject:
@@ -21,6 +22,8 @@ def reject(books: Books, request: InferenceRequest, pool: PoolQueue | None, reas
 def evict(books: Books, ticket: Ticket, reason: Reason, now: float) -> Evict:
     """It queued, and leaves the queue."""
     books.expired += 1
+    if ticket.claim is not None:
+        ticket.claim.refund(now)
     del books.tickets[ticket.request.id]
     wait_s = retry_after_s(reason, ticket.pool, now)
     why = _why(ticket.request, ticket.pool, now)
@@ -30,6 +33,8 @@ def evict(books: Books, ticket: Ticket, reason: Reason, now: float) -> Evict:
 def fail(books: Books, ticket: Ticket, reason: Reason, now: float) -> Fail:
     """It came back from its last attempt. Where engines were full, their own wish counts, never multiplied."""
     books.failed += 1
+    if ticket.claim is not None:
+        ticket.claim.refund(now)
     del books.tickets[ticket.request.id]
     wait_s = retry_after_s(reason, ticket.pool, now)
     if reason is Reason.BACKEND_SATURATED and ticket.retry_after_s is not None:
@@ -44,7 +49,7 @@ def retry_after_s(reason: Reason, pool: PoolQueue | None, now: float) -> float |
         return None
     if reason is Reason.PARTITION_UNAVAILABLE:
         return PARTITION_S
-    if pool is not None and reason in (Reason.OVERLOADED, Reason.QUEUE_TIMEOUT, Reason.EVICTED):
+    if pool is not None and reason in _DRAINING:
         return pool.drain.wait_s(pool.queued_tokens, now)
     return RETRY_SOON_S
 

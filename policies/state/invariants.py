@@ -34,8 +34,10 @@ def _requests(books: Books) -> None:
     _equal("queued", len(queued), books.queued)
     _equal("queued in their tenant's partition", sum(books.belongs(ticket) for ticket in queued), len(queued))
     _equal("queued bytes", sum(ticket.request.body_bytes for ticket in queued), books.queued_bytes)
-    in_band = {band: count for band, count in books.queued_in_band.items() if count}
+    in_band = {band: len(waiting) for band, waiting in books.queued_in_band.items() if waiting}
     _equal("queued by band", dict(Counter(ticket.band.name for ticket in queued)), in_band)
+    if not all(ticket in books.queued_in_band[ticket.band.name] for ticket in queued):
+        raise InvariantError("one that waits is not known in its band")
     totals = books.totals()
     ended = totals.completed + totals.rejected + totals.expired + totals.cancelled + totals.failed
     _equal("received (C1)", ended + len(queued) + flying, totals.received)
@@ -80,7 +82,7 @@ def _lane(lane: Lane) -> int:
         raise InvariantError("a lane is empty")
     for _, ticket in (*lane.ready.heap, *lane.late.heap):
         if ticket.line in (lane.ready, lane.late):
-            _equal(f"lane of {ticket.request.id}", (ticket.long, ticket.tried, ticket.only), lane.key)
+            _equal(f"lane of {ticket.request.id}", (ticket.long, ticket.tried, ticket.only, ticket.own_lane), lane.key)
     return _line(lane.ready) + _line(lane.late)
 
 

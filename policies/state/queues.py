@@ -1,8 +1,9 @@
 """Who waits for what. A pool has a queue in each partition; it holds flows, one per (tenant, band); a flow holds lanes; a lane has two lines.
 
 Requests of one lane may use the same endpoints in the same way, so in a lane only the head needs to be looked at. A
-lane is short or long prompts, the endpoints already tried, and the one endpoint waited for: a request that came back,
-or waits for a warm engine, or for the one long prompt in front of it, must not hide those behind it that need not.
+lane is short or long prompts, the endpoints already tried, the one endpoint waited for, and the key where that has
+slots of its own: a request that came back, or waits for a warm engine, for the one long prompt in front of it or for a
+slot, must not hide those behind it that need not.
 
 A lane's `ready` line is sorted by the key of `policies.ordering`; whoever can no longer be in time moves to its `late`
 line, which is sorted by arrival.
@@ -34,7 +35,7 @@ URGENT_S = 60.0
 COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
 SERVED = 0.75  # of those sent at the last moment are to be in time
 
-LaneKey = tuple[bool, tuple[str, ...], str]
+LaneKey = tuple[bool, tuple[str, ...], str, str]
 
 
 class Line:
@@ -134,6 +135,7 @@ class PoolQueue:
     __slots__ = (
         "above_since",
         "borrowers",
+        "capped",
         "drain",
         "flows",
         "forecasts",
@@ -172,6 +174,7 @@ class PoolQueue:
         self.borrowers: list[PoolQueue] = []
         self.long_from = 0  # more uncached tokens than that make a long prompt
         self.flows: dict[tuple[str, str], Flow] = {}  # those with somebody in them
+        self.capped = False  # somebody may wait for a slot of its tenant, and for no endpoint
         self.queued = 0
         self.queued_bytes = 0
         self.queued_tokens = 0
@@ -211,7 +214,7 @@ class PoolQueue:
         flow = self.flows.get(key)
         if flow is None:
             flow = self.flows[key] = Flow(*key)
-        lane_key = (ticket.long, ticket.tried, ticket.only)
+        lane_key = (ticket.long, ticket.tried, ticket.only, ticket.own_lane)
         lane = flow.lanes.get(lane_key)
         if lane is None:
             lane = flow.lanes[lane_key] = Lane(flow, lane_key)

@@ -10,6 +10,7 @@ from policies.events import Cause
 from policies.types import Band, InferenceRequest, Prediction
 
 if TYPE_CHECKING:
+    from policies.state.claims import Claim, Terms
     from policies.state.ledger import Attempt
     from policies.state.match import Match
     from policies.state.queues import Line, PoolQueue
@@ -31,6 +32,7 @@ class Ticket:
         "begin_s",
         "cached",
         "causes",
+        "claim",
         "due_s",
         "expires_s",
         "hold_s",
@@ -44,6 +46,7 @@ class Ticket:
         "only",
         "order",
         "output",
+        "own_lane",
         "pool",
         "request",
         "retry_after_s",
@@ -77,6 +80,8 @@ class Ticket:
         self.only = ""  # the endpoint it waits for, until `hold_s`
         self.hold_s = 0.0
         self.note = ""
+        self.claim: Claim | None = None  # what it holds of its tenant's limits
+        self.own_lane = ""  # the key, where that has slots of its own: it must not hide other keys
         self.line: Line | None = None
         self.attempt: Attempt | None = None
         self.timer = 0  # number of its valid entry in Timers; 0 = none
@@ -109,6 +114,14 @@ class Ticket:
         hint_tokens = max(0, min(tokens, self.tokens - 1))
         self.cached = {endpoint: hint_tokens}
         return hint_tokens
+
+    def take_claim(self, claim: Claim, terms: Terms) -> None:
+        """This is what it holds; not while it waits."""
+        self.claim = claim
+        claim.terms = terms
+        self.own_lane = terms.lane
+        if terms.queue_timeout_s is not None:
+            self.expires_s = min(self.expires_s, self.request.arrived_s + terms.queue_timeout_s)
 
     def may_use(self, endpoint: str) -> bool:
         """Whether it may go there: it has not come back from it, and does not wait for another."""

@@ -62,3 +62,48 @@ class EndpointView:
     max_prefill_tokens: int
     kv_tokens: int
     prefill_tokens_per_s: float
+
+
+@record
+class MeterView:
+    """A limit and what is used of it, in requests or cost units; `limit` for each `period`, of which `capacity` may be
+    used at once. The sums are those of tenancy.md 3.6: reserved + extra - refunded - settled = held."""
+
+    tenant: str
+    scope: str
+    part: str
+    metric: str
+    period: str
+    limit: int
+    capacity: int
+    left: float
+    reset_s: float
+    used: float
+    held: float
+    reserved: float
+    extra: float
+    refunded: float
+    settled: float
+    written_off: float
+    denied: int
+    denied_shadow: int
+
+
+@record
+class SlotView:
+    """How many requests of a scope may run at a time, and how many do."""
+
+    scope: str
+    part: str
+    cap: int
+    used: int
+
+
+@record
+class AccountView:
+    """What waits of a tenant, in all its queues; None: no bound."""
+
+    queued: int
+    queued_bytes: int
+    max_queued: int | None
+    max_queued_bytes: int | None

@@ -89,6 +89,14 @@ def test_retry_after_ms_is_spread_over_a_quarter_and_never_earlier() -> None:
     assert max(values) - min(values) > 500
 
 
+def test_the_wait_for_a_limit_is_told_exactly_and_beyond_a_minute_not_at_all() -> None:
+    headers = headers_of(GatewayError(Reason.QUOTA_REQUESTS, retry_after_s=0.6))
+    assert (headers[b"retry-after"], headers[b"retry-after-ms"]) == (b"1", b"600")
+    headers = headers_of(GatewayError(Reason.QUOTA_TOKENS, retry_after_s=84.0))
+    assert headers[b"x-should-retry"] == b"false"
+    assert b"retry-after" not in headers
+
+
 def test_a_reason_without_retry_ignores_a_wish() -> None:
     headers = headers_of(GatewayError(Reason.INTERNAL, retry_after_s=3))
     assert headers[b"x-should-retry"] == b"false"

@@ -1,6 +1,7 @@
 """A core to talk to in tests: short ways to say what happens, and the books checked after every event."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from policies.core import Core
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reject, Why
@@ -72,6 +73,7 @@ def request(
     session: str = "",
     max_output: int = 256,
     text_bytes: int = 0,
+    **more: Any,
 ) -> InferenceRequest:
     """`deadline_s` counts from `at`."""
     return InferenceRequest(
@@ -90,6 +92,7 @@ def request(
         prefix=prefix,
         session=session,
         text_bytes=text_bytes,
+        **more,
     )
 
 

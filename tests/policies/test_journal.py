@@ -24,6 +24,7 @@ from policies.events import (
     Outcome,
     SettingsChanged,
     Tick,
+    WallClock,
 )
 from tests.policies.given import endpoint, request, settings
 
@@ -40,6 +41,7 @@ EVENTS: list[Event] = [
     CacheTurned(endpoint="x", stored_tokens=4096, removed_tokens=0),
     LengthsRestored(state="{}"),
     SettingsChanged(settings=settings()),
+    WallClock(offset_s=1.75e9),
     Tick(),
 ]
 
@@ -65,6 +67,8 @@ def test_a_line_says_when_what_and_what_was_decided() -> None:
         "t": 1.25,
         "event": "Cancelled",
         "request_id": "c",
+        "sent": True,
+        "seen_tokens": 0,
         "decisions": [
             {
                 "decision": "Dispatch",
@@ -73,7 +77,14 @@ def test_a_line_says_when_what_and_what_was_decided() -> None:
                 "endpoint": "x",
                 "why": why | {"pool": "main", "candidates": 2},
             },
-            {"decision": "Reject", "request_id": "b", "reason": "overloaded", "retry_after_s": None, "why": why},
+            {
+                "decision": "Reject",
+                "request_id": "b",
+                "reason": "overloaded",
+                "retry_after_s": None,
+                "why": why,
+                "shortage": None,
+            },
         ],
     }
 

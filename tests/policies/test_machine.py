@@ -1,6 +1,6 @@
 """Anything may happen, in any order: the core against a shadow that knows only what was told and decided."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -23,7 +23,7 @@ from policies.events import (
     SettingsChanged,
     Tick,
 )
-from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings
+from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings, Tenant
 from tests.policies import given
 
 POOLS = (
@@ -61,6 +61,7 @@ class Machine(RuleBasedStateMachine):
     pools: Sequence[Pool] = POOLS
     bands: Sequence[Band] = BANDS
     affinity: Affinity | None = None
+    tenants: Mapping[str, Tenant] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,6 +231,7 @@ class Machine(RuleBasedStateMachine):
             queueing=queueing,
             ordering=self.ordering,
             affinity=self.affinity,
+            tenants=self.tenants,
         )
         self.happen(SettingsChanged(settings=changed))
 
@@ -277,7 +279,10 @@ class Machine(RuleBasedStateMachine):
             case Fail():
                 assert shadow.attempts >= 1
                 self.end(shadow, "failed")
-        if isinstance(decision, Reject | Evict | Fail):
+        if isinstance(decision, Reject) and decision.shortage is not None:
+            never = decision.reason in (Reason.EXCEEDS_LIMIT, Reason.BUDGET)
+            assert (decision.retry_after_s is None) is never
+        elif isinstance(decision, Reject | Evict | Fail):
             assert (decision.retry_after_s is None) is (decision.reason is Reason.DEADLINE_EXCEEDED)
             assert decision.retry_after_s is None or 1.0 <= decision.retry_after_s <= 60.0
 

@@ -1,0 +1,271 @@
+"""Which limits there are, and what of them each request is given, holds and has cost in the end.
+
+The limits of a request are put together once for its (tenant, key, model) and kept until the settings change. Then all
+is counted anew from the live requests, but for the meters: what is used stays used under a new limit (tenancy.md 11).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import inf
+
+from policies import quota
+from policies.decisions import Reject
+from policies.events import Cancelled, Finished, Outcome
+from policies.state import limits
+from policies.state.books import Books
+from policies.state.claims import Account, Charge, Claim, Density, Slots, Terms
+from policies.state.endings import reject
+from policies.state.invariants import InvariantError
+from policies.state.ledger import Attempt
+from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
+from policies.state.tickets import Ticket
+from policies.state.views import AccountView, MeterView, SlotView
+from policies.types import Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
+
+RATES = ("rpm", "tpm", "itpm", "otpm")
+PLAIN = Cost()  # for limits that all tenants share
+
+
+class Metering:
+    """Writes meters and claims. `limited` False: nobody has any limit, and nothing else needs to be asked."""
+
+    def __init__(self, books: Books) -> None:
+        self.limited = False
+        self._books = books
+        self._wall = Wall()
+        self._settings: Settings | None = None
+        self._limits: dict[Rule, limits.Limit] = {}
+        self._meters: dict[Rule, Meter] = {}
+        self._terms: dict[tuple[str, str, str], Terms | None] = {}
+        self._slots: dict[tuple[str, str, str], Slots] = {}
+        self._accounts: dict[str, Account] = {}
+        self._densities: dict[tuple[str, str], Density] = {}
+
+    # ---- what the core tells
+
+    def reserve(self, request: InferenceRequest, now: float) -> Claim | Reject | None:
+        """Hold what the request may need, or refuse it. None: nothing limits it."""
+        terms = self._terms_of(request)
+        if terms is None:
+            return None
+        claim = quota.reserve(terms, request, now)
+        return self._refused(request, claim, now) if isinstance(claim, quota.Denied) else claim
+
+    def _refused(self, request: InferenceRequest, denied: quota.Denied, now: float) -> Reject:
+        """A limit is in the way: say which, and when it will not be."""
+        queues = self._books.closed.get(request.tenant, self._books.models).get(request.model)
+        why = reject(self._books, request, queues[0] if queues else None, denied.reason, now).why
+        return Reject(
+            request_id=request.id,
+            reason=denied.reason,
+            retry_after_s=denied.wait_s if denied.wait_s < inf else None,
+            why=why,
+            shortage=denied.shortage,
+        )
+
+    def finished(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
+        """It has ended after it was answered, well or not: table 3.3."""
+        claim = ticket.claim
+        if claim is None or not claim.open:
+            return
+        prompt, output = event.prompt_tokens, event.output_tokens
+        if event.outcome is Outcome.REFUSED:
+            claim.charge((0, 0, 0), now)
+        elif event.outcome is Outcome.FAILED and not (attempt.answered or event.seen_tokens or prompt):
+            claim.refund(now)
+        else:
+            cached = event.cached_tokens or 0 if prompt is not None else 0
+            used = max(1, claim.input_tokens) if prompt is None else prompt
+            claim.charge((max(0, used - cached), cached, event.seen_tokens if output is None else output), now)
+        request = ticket.request
+        if prompt and request.text_bytes and not request.media:
+            claim.terms.density.learn(request.text_bytes, prompt)
+
+    def cancelled(self, ticket: Ticket, event: Cancelled, now: float) -> None:
+        """Its client has left: what the engine was given is paid for."""
+        claim, attempt = ticket.claim, ticket.attempt
+        if claim is None:
+            return
+        if attempt is not None and (event.sent or attempt.answered):
+            claim.charge((claim.input_tokens, 0, event.seen_tokens), now)
+        else:
+            claim.refund(now)
+
+    def set_clock(self, offset_s: float) -> None:
+        """UTC is so far ahead of the driver's clock."""
+        self._wall.offset_s = offset_s
+
+    # ---- the settings
+
+    def change(self, settings: Settings, now: float) -> None:
+        """The settings are these now."""
+        was_limited, self._settings = self.limited, settings
+        self._terms.clear()
+        self._slots.clear()
+        self._accounts.clear()
+        tenants, models = settings.tenants.values(), settings.models.values()
+        self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
+        self._bound_meters(settings, now)
+        if self.limited or was_limited:
+            self._judge_anew()
+
+    def _bound_meters(self, settings: Settings, now: float) -> None:
+        """New limits for those that have one; what a tenant that is gone has used is kept until it has drained."""
+        self._limits = now_valid = dict(limits.limits_of(settings))
+        for rule, meter in list(self._meters.items()):
+            meter.look(now)
+            if rule in now_valid:
+                limits.bound(meter, now_valid[rule])
+            elif not rule.tenant or rule.tenant in settings.tenants or not meter.used:
+                del self._meters[rule]
+
+    def _judge_anew(self) -> None:
+        """Count all live requests under the new settings. What they have reserved they settle as it was reserved."""
+        books = self._books
+        found = [(ticket, self._terms_of(ticket.request)) for ticket in books.tickets.values()]
+        lanes = any(ticket.own_lane != (terms.lane if terms is not None else "") for ticket, terms in found)
+        # From the head of each line on, so that none leaves a dead entry in a line to which it comes back.
+        moved = [ticket for queue in books.pools.values() for ticket in queue.waiting()] if lanes else []
+        for ticket in moved:
+            books.dequeue(ticket)
+        for ticket, terms in found:
+            if terms is not None or ticket.claim is not None:
+                self._give(ticket, terms or Terms(Account(None, None)))
+        for ticket in moved:
+            books.enqueue(ticket)
+
+    def _give(self, ticket: Ticket, terms: Terms) -> None:
+        claim = ticket.claim or Claim(terms)
+        ticket.take_claim(claim, terms)
+        if ticket.attempt is not None:
+            claim.take_slot()
+        elif ticket.line is not None:
+            claim.count_queued(1, ticket.request.body_bytes)
+            self._books.timers.set(ticket, self._books.leaves_s(ticket))
+
+    # ---- terms
+
+    def _terms_of(self, request: InferenceRequest) -> Terms | None:
+        key = (request.tenant, request.key, request.model)
+        try:
+            return self._terms[key]
+        except KeyError:
+            terms = self._terms[key] = self._made(*key)
+            return terms
+
+    def _made(self, tenant: str, key: str, model: str) -> Terms | None:
+        settings = self._settings
+        if settings is None:
+            raise InvariantError("the first event must be SettingsChanged")
+        owner = settings.tenants.get(tenant) or Tenant(id=tenant)
+        served = settings.models.get(model) or Model(name=model)
+        scopes = list(limits.scopes(owner, key, served))
+        charges = list(self._charges(owner, scopes))
+        slots = [self._slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
+        if not charges and not slots and not limits.bounds_queues(owner):
+            return None
+        terms = Terms(self._account(owner), charges, slots)
+        terms.reserve, terms.shadow = owner.reserve, owner.mode == "shadow"
+        terms.queue_timeout_s = owner.queue_timeout_s
+        terms.context_tokens = served.context_tokens
+        terms.density = self._densities.setdefault((tenant, model), terms.density)
+        terms.lane = key if any(each.scope == "key" for each in slots) else ""
+        return terms
+
+    def _account(self, owner: Tenant) -> Account:
+        account = self._accounts.get(owner.id)
+        if account is None:
+            account = self._accounts[owner.id] = Account(owner.max_queued, owner.max_queued_bytes)
+        return account
+
+    def _charges(self, owner: Tenant, scopes: list[limits.Scope]) -> Iterator[Charge]:
+        for scope in scopes:
+            for metric in RATES:
+                if getattr(scope.limits, metric) is not None:
+                    meter = self._meter(Rule(scope.name, scope.tenant, scope.part, metric))
+                    yield limits.charge(meter, metric, owner.cost if scope.tenant else PLAIN)
+        for budget in owner.budgets:
+            yield limits.charge(self._meter(Rule("tenant", owner.id, "", budget.id)), "budget", owner.cost)
+
+    def _slots_of(self, scope: limits.Scope) -> Slots:
+        key = (scope.name, scope.tenant, scope.part)
+        slots = self._slots.get(key)
+        if slots is None:
+            slots = self._slots[key] = Slots(scope.name, scope.part, scope.limits.max_concurrency or 0)
+        return slots
+
+    def _meter(self, rule: Rule) -> Meter:
+        meter = self._meters.get(rule)
+        if meter is None:
+            limit = self._limits[rule]
+            meter = self._meters[rule] = Purse(rule, self._wall) if isinstance(limit, Budget) else Bucket(rule)
+            limits.bound(meter, limit)
+        return meter
+
+    # ---- out
+
+    def standing(self, tenant: str, key: str, model: str, now: float) -> quota.Standing | None:
+        """How far what limits these requests is used, for a client to know; None: nothing does."""
+        known = self._terms.get((tenant, key, model))
+        terms = known or self._made(tenant, key, model)
+        return quota.standing(terms, now) if terms is not None else None
+
+    def meters(self, now: float) -> list[MeterView]:
+        """Every limit of which anything was ever asked."""
+        return [limits.view(meter, self._limits.get(rule), now) for rule, meter in self._meters.items()]
+
+    def meters_of(self, tenant: str, now: float) -> list[MeterView]:
+        """Every limit of a tenant, asked for or not."""
+        mine = [rule for rule in self._limits if rule.tenant == tenant]
+        return [limits.view(self._meter(rule), self._limits[rule], now) for rule in mine]
+
+    def slots_of(self, tenant: str) -> list[SlotView]:
+        """Its slots, and how many are taken."""
+        return [
+            SlotView(scope=scope, part=part, cap=slots.cap, used=slots.used)
+            for (scope, owner, part), slots in self._slots.items()
+            if owner == tenant
+        ]
+
+    def account_of(self, tenant: str) -> AccountView:
+        """What waits of a tenant with limits."""
+        account = self._accounts.get(tenant) or Account(None, None)
+        return AccountView(
+            queued=account.queued,
+            queued_bytes=account.queued_bytes,
+            max_queued=account.max_queued,
+            max_queued_bytes=account.max_queued_bytes,
+        )
+
+    def check(self) -> None:
+        """Raise InvariantError unless all meters, slots and counts agree with the live requests (I1, I2)."""
+        live = [ticket for ticket in self._books.tickets.values() if ticket.claim is not None]
+        held = Counter[int]()
+        taken = Counter[int]()
+        waiting = Counter[int]()
+        for ticket in live:
+            claim = ticket.claim
+            if claim is None:
+                continue
+            for charge, amount, _ in claim.open:
+                held[id(charge.meter)] += amount
+            for slots in claim.terms.slots if ticket.attempt is not None else ():
+                taken[id(slots)] += 1
+            waiting[id(claim.terms.account)] += ticket.line is not None
+        for rule, meter in self._meters.items():
+            _check_meter(rule, meter, held[id(meter)])
+        for name, slots in self._slots.items():
+            if slots.used != taken[id(slots)]:
+                raise InvariantError(f"slots {name}: {taken[id(slots)]} run, booked {slots.used}")
+        for tenant, account in self._accounts.items():
+            if account.queued != waiting[id(account)]:
+                raise InvariantError(f"tenant {tenant}: {waiting[id(account)]} wait, booked {account.queued}")
+
+
+def _check_meter(rule: Rule, meter: Meter, held: int) -> None:
+    if meter.reserved + meter.extra - meter.refunded - meter.settled != meter.held or meter.held != held:
+        raise InvariantError(f"meter {rule}: holds {held}, booked {meter.held}, and its sums do not meet")
+    if meter.used < 0:
+        raise InvariantError(f"meter {rule}: {meter.used} used")

@@ -1,0 +1,162 @@
+"""May this request be paid for? All of it is held before it waits, over every limit at once, or nothing is (tenancy.md 3).
+
+What is held is an estimate: of the prompt by its bytes, of the answer by what the client allows. When the request has
+ended, the difference to what it really took is given back, or owed. A refused request changes no meter.
+"""
+
+from collections.abc import Mapping
+from math import ceil, inf
+
+from policies.decisions import Reason, Shortage
+from policies.state.claims import Charge, Claim, Terms
+from policies.state.meters import MICRO, Meter, Purse
+from policies.types import InferenceRequest, Message
+
+MESSAGE_TOKENS = 4  # of role and marks around each message
+MEDIA_BYTES = 4096  # of `text_bytes` that stand for a part, which counts by itself here
+
+
+class Denied(Message):
+    """A limit is in the way. `wait_s` infinite: waiting is no use."""
+
+    reason: Reason
+    wait_s: float
+    shortage: Shortage
+
+
+class Level(Message):
+    """How far a limit is used: `left` of `limit`, in requests or cost units, all of it after `reset_s`."""
+
+    scope: str
+    limit: int
+    left: int
+    reset_s: float
+
+
+class Standing(Message):
+    """The tightest limit of each metric, and the budgets of which so much is used that the client is told."""
+
+    levels: Mapping[str, Level]
+    budgets: tuple[str, ...] = ()
+
+
+def standing(terms: Terms, now: float) -> Standing:
+    """What a client of these terms is told with every answer."""
+    tightest: dict[str, Meter] = {}
+    budgets: list[str] = []
+    for charge in terms.charges:
+        meter = charge.meter
+        meter.look(now)
+        metric = meter.rule.metric
+        if isinstance(meter, Purse):
+            if meter.used >= meter.soft:
+                budgets.append(metric)
+        elif metric not in tightest or _share_left(meter) < _share_left(tightest[metric]):
+            tightest[metric] = meter
+    return Standing(levels={metric: _level(meter) for metric, meter in tightest.items()}, budgets=tuple(budgets))
+
+
+def _share_left(meter: Meter) -> float:
+    return (meter.capacity - meter.used) / meter.capacity
+
+
+def _level(meter: Meter) -> Level:
+    left = max(0, meter.capacity - meter.used) // MICRO
+    return Level(scope=_named(meter), limit=meter.capacity // MICRO, left=left, reset_s=meter.empty_s())
+
+
+def _named(meter: Meter) -> str:
+    return f"{meter.rule.scope}.{meter.rule.metric}"
+
+
+def reserve(terms: Terms, request: InferenceRequest, now: float) -> Claim | Denied:
+    """Hold what the request may need, of all its limits."""
+    claim = Claim(terms)
+    if not terms.charges:
+        return claim
+    if terms.counts_tokens:
+        claim.input_tokens = input_tokens(terms, request)
+        claim.output_tokens = output_tokens(terms, request, claim.input_tokens)
+    for charge in terms.charges:
+        need = _need(charge, claim)
+        if need > charge.meter.capacity and terms.reserve.oversize == "clamp":
+            need = charge.meter.capacity
+        claim.open.append((charge, need, charge.meter.look(now)))
+    missing = [each for each in claim.open if each[1] > each[0].meter.capacity - each[0].meter.used]
+    if missing:
+        denied = _deny(claim, missing, now)
+        if denied is not None:
+            return denied
+    for charge, need, _ in claim.open:
+        charge.meter.reserve(need)
+    return claim
+
+
+def _deny(claim: Claim, missing: list[tuple[Charge, int, int]], now: float) -> Denied | None:
+    """Refuse it; or, where the tenant's limits are only tried out, count that and leave them as they are."""
+    shared = [each for each in missing if not each[0].own]
+    shadow = claim.terms.shadow and not shared
+    charge, need, _ = max(shared or missing, key=_hopelessness)
+    if shadow:
+        charge.meter.denied_shadow += 1
+        claim.open = [each for each in claim.open if not each[0].own]
+        return None
+    charge.meter.denied += 1
+    return _denied(claim, charge, need)
+
+
+def _hopelessness(missing: tuple[Charge, int, int]) -> tuple[float, float]:
+    charge, need, _ = missing
+    never = need - charge.meter.capacity
+    return (max(0, never), charge.meter.wait_s(need))
+
+
+def _denied(claim: Claim, charge: Charge, need: int) -> Denied:
+    meter = charge.meter
+    shortage = Shortage(
+        scope=_named(meter),
+        limit=meter.capacity // MICRO,
+        left=max(0, meter.capacity - meter.used) // MICRO,
+        need=-(-need // MICRO),
+        fits_output=_fits_output(claim, charge),
+    )
+    if need > meter.capacity:
+        return Denied(reason=Reason.EXCEEDS_LIMIT, wait_s=inf, shortage=shortage)
+    if isinstance(meter, Purse):
+        return Denied(reason=Reason.BUDGET, wait_s=inf, shortage=shortage)
+    reason = Reason.QUOTA_REQUESTS if charge.flat else Reason.QUOTA_TOKENS
+    return Denied(reason=reason, wait_s=meter.wait_s(need), shortage=shortage)
+
+
+def _fits_output(claim: Claim, charge: Charge) -> int:
+    if not charge.per_output:
+        return 0
+    return max(0, charge.meter.capacity - charge.per_input * claim.input_tokens) // charge.per_output
+
+
+def _need(charge: Charge, claim: Claim) -> int:
+    return charge.flat + charge.per_input * claim.input_tokens + charge.per_output * claim.output_tokens
+
+
+def input_tokens(terms: Terms, request: InferenceRequest) -> int:
+    """What is reserved for a prompt: all of it as if nothing were cached, and rather too much."""
+    media = request.media * terms.reserve.media_tokens
+    if not request.text_bytes:
+        return request.prompt_tokens + media
+    text_bytes = max(0, request.text_bytes - request.media * MEDIA_BYTES)
+    return ceil(text_bytes / terms.density.bytes_per_token) + MESSAGE_TOKENS * request.messages + media
+
+
+def output_tokens(terms: Terms, request: InferenceRequest, prompt_tokens: int) -> int:
+    """What is reserved for the answers."""
+    most = request.max_output_tokens
+    if not most:
+        return 0
+    if not request.names_most:
+        most = min(most, terms.reserve.output_default)
+    if terms.context_tokens:
+        most = min(most, terms.context_tokens - prompt_tokens)
+    most = max(1, most) * max(1, request.sequences)
+    if not request.names_most and terms.most_unnamed is not None:
+        most = max(1, min(most, terms.most_unnamed))
+    return most

@@ -1,0 +1,194 @@
+"""What one live request holds of its tenant's limits: reservations, slots, a place in the tenant's queue bounds.
+
+A claim is made when the request comes and settled once, however it ends: `refund` where it used nothing, `charge` for
+what it used. Slots are taken with each attempt and given back with it. Whoever finds no slot waits; where it waits is
+noted at the slots, so that just there somebody looks again when one comes free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import log
+from typing import TYPE_CHECKING
+
+from policies.decisions import Reason
+from policies.state.meters import Meter
+from policies.types import Reserve, record
+
+if TYPE_CHECKING:
+    from policies.state.queues import PoolQueue
+
+FIRST_BYTES_PER_TOKEN = 3.0
+CAUTION = 0.9  # of the mean
+HALF_LIFE = 500  # requests
+LEAST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 1.0, 8.0
+_NEW = log(2) / HALF_LIFE  # weight of the newest
+
+
+class Density:
+    """Bytes of text per token of one tenant's prompts to one model, as they are reserved for: rather too few."""
+
+    __slots__ = ("_mean", "bytes_per_token")
+
+    def __init__(self) -> None:
+        self.bytes_per_token = FIRST_BYTES_PER_TOKEN
+        self._mean = FIRST_BYTES_PER_TOKEN / CAUTION
+
+    def learn(self, text_bytes: int, tokens: int) -> None:
+        """A prompt of so many bytes was so many tokens."""
+        self._mean += (text_bytes / tokens - self._mean) * _NEW
+        self.bytes_per_token = min(MOST_BYTES_PER_TOKEN, max(LEAST_BYTES_PER_TOKEN, CAUTION * self._mean))
+
+
+class Slots:
+    """How many requests of one scope may run at a time."""
+
+    __slots__ = ("blocked", "cap", "part", "scope", "used")
+
+    def __init__(self, scope: str, part: str, cap: int) -> None:
+        self.scope = scope
+        self.part = part  # the key or the model
+        self.cap = cap
+        self.used = 0
+        self.blocked: dict[object, PoolQueue] = {}  # where somebody waits for one
+
+
+class Account:
+    """What waits of one tenant, and how much may."""
+
+    __slots__ = ("max_queued", "max_queued_bytes", "queued", "queued_bytes")
+
+    def __init__(self, max_queued: int | None, max_queued_bytes: int | None) -> None:
+        self.max_queued = max_queued
+        self.max_queued_bytes = max_queued_bytes
+        self.queued = 0
+        self.queued_bytes = 0
+
+    def takes(self, body_bytes: int) -> bool:
+        """Whether one more may wait."""
+        if self.max_queued is not None and self.queued >= self.max_queued:
+            return False
+        return self.max_queued_bytes is None or self.queued_bytes + body_bytes <= self.max_queued_bytes
+
+
+@record
+class Charge:
+    """A meter, and what it counts in micro-units: for the request, and for each token. `own`: the tenant's, not one
+    that all share."""
+
+    meter: Meter
+    own: bool
+    flat: int = 0
+    per_input: int = 0
+    per_cached: int = 0
+    per_output: int = 0
+
+
+class Terms:
+    """What limits the requests of one tenant with one key to one model.
+
+    `most_unnamed` bounds the answer that is reserved for where the client names no most; None: nothing does.
+    `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
+    """
+
+    __slots__ = (
+        "account",
+        "charges",
+        "context_tokens",
+        "counts_tokens",
+        "density",
+        "lane",
+        "most_unnamed",
+        "queue_timeout_s",
+        "reserve",
+        "shadow",
+        "slots",
+    )
+
+    def __init__(self, account: Account, charges: Sequence[Charge] = (), slots: Iterable[Slots] = ()) -> None:
+        self.account = account
+        self.charges = tuple(charges)
+        self.slots = tuple(slots)
+        self.counts_tokens = any(charge.per_input or charge.per_output for charge in charges)
+        caps = [charge.meter.capacity // (4 * charge.per_output) for charge in charges if charge.per_output]
+        self.most_unnamed = min(caps) if caps else None
+        self.reserve = Reserve()
+        self.shadow = False
+        self.queue_timeout_s: float | None = None
+        self.context_tokens = 0
+        self.density = Density()
+        self.lane = ""
+
+
+class Claim:
+    """What one request holds. `input_tokens` and `output_tokens` is what was reserved for."""
+
+    __slots__ = ("_holds", "input_tokens", "open", "output_tokens", "terms", "waited")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.open: list[tuple[Charge, int, int]] = []  # amount and period of each reservation
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.waited = False  # for a slot: its wait says nothing about the engines
+        self._holds: tuple[Slots, ...] = ()
+
+    # ---- reservations
+
+    def refund(self, now: float) -> None:
+        """It has cost nothing, and counts as no request."""
+        for charge, amount, period in self.open:
+            charge.meter.settle(amount, 0, period, now)
+        self.open = []
+
+    def charge(self, tokens: tuple[int, int, int], now: float) -> None:
+        """It has cost so many input tokens that were not cached, cached ones, and output tokens."""
+        uncached, cached, output = tokens
+        for charge, amount, period in self.open:
+            actual = charge.flat + charge.per_input * uncached + charge.per_cached * cached + charge.per_output * output
+            charge.meter.settle(amount, actual, period, now)
+        self.open = []
+
+    # ---- slots, and the tenant's queues
+
+    def slot_free(self) -> bool:
+        """Whether it could run as far as slots go."""
+        return all(slots.used < slots.cap for slots in self.terms.slots)
+
+    def has_slot(self, pool: PoolQueue) -> bool:
+        """The same; if it cannot, `pool` is looked at again when it can."""
+        for slots in self.terms.slots:
+            if slots.used >= slots.cap:
+                slots.blocked[pool.key] = pool
+                self.waited = pool.capped = True
+                return False
+        return True
+
+    def take_slot(self) -> None:
+        """It runs."""
+        self._holds = self.terms.slots
+        for slots in self._holds:
+            slots.used += 1
+
+    def free_slot(self) -> list[PoolQueue]:
+        """It runs no more, if it did. Where somebody has waited for that."""
+        waiting: list[PoolQueue] = []
+        for slots in self._holds:
+            slots.used -= 1
+            if slots.blocked:
+                waiting += slots.blocked.values()
+                slots.blocked = {}
+        self._holds = ()
+        return waiting
+
+    def may_not_wait(self, body_bytes: int) -> Reason | None:
+        """Why it may not join its tenant's queue."""
+        account = self.terms.account
+        if account.takes(body_bytes):
+            return None
+        return Reason.CONCURRENCY if account.max_queued == 0 and not self.slot_free() else Reason.QUEUE_FULL
+
+    def count_queued(self, sign: int, body_bytes: int) -> None:
+        """It waits, or waits no more."""
+        self.terms.account.queued += sign
+        self.terms.account.queued_bytes += sign * body_bytes
