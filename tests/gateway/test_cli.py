@@ -195,3 +195,61 @@ def test_checking_a_file_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code, str(EXAMPLE)], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+SALTED = """\
+version: 1
+isolation: {salt_secret: 0123456789abcdef0123456789abcdef}
+models: {m: {context_tokens: 4096}}
+pools: {p: {model: m}}
+endpoints: [{name: e0, url: "http://10.0.0.1:8000", pools: [p]}]
+"""
+
+
+@pytest.fixture
+def tenants(tmp_path: Path) -> Path:
+    """A configuration with two tenants, of which one has no key."""
+    (tmp_path / "tenants.d").mkdir()
+    for name in ("acme", "beta"):
+        text = f"version: 1\nid: {name}\nmodels: [{{name: m}}]\n"
+        (tmp_path / "tenants.d" / f"{name}.yaml").write_text(text)
+    with (tmp_path / "tenants.d" / "acme.yaml").open("a") as file:
+        file.write(f"keys: [{{id: k3m9x2p7q1wz, sha256: {'ab' * 32}}}]\n")
+    path = tmp_path / "forebay.yaml"
+    path.write_text(SALTED)
+    return path
+
+
+def test_warnings_are_said_and_are_errors_where_that_is_asked_for(tenants: Path) -> None:
+    warning = f"warning: {tenants.parent}/tenants.d/beta.yaml:1:1: keys: no keys: nobody can use this tenant\n"
+    done = forebay("config", "check", str(tenants))
+    assert (done.returncode, done.stderr) == (0, warning)
+    assert done.stdout.startswith(f"ok: {tenants}: 1 model, 1 pool, 1 endpoint, 2 tenants;")
+    strict = forebay("config", "check", "--strict", str(tenants))
+    assert (strict.returncode, strict.stdout, strict.stderr) == (2, "", warning)
+
+
+def test_row_40_serve_ends_with_2_and_the_errors_of_all_files(tenants: Path) -> None:
+    folder = tenants.parent / "tenants.d"
+    bomb = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 9))
+    (folder / "beta.yaml").write_text(f"version: 1\nid: beta\nid: beta\nmodels: []\na0: &a0 [x]\n{bomb}")
+    (folder / "acme.yaml").write_text("version: 1\nid: acme\nmodels: [{name: m}]\nlimit: {rpm: 0}\nweight: 0\n")
+    tenants.write_text(SALTED + "listn: {}\n")
+    done = forebay("serve", "--config", str(tenants))
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = [line.removeprefix(f"{tenants.parent}/") for line in done.stderr.splitlines()]
+    assert lines[:6] == [
+        "forebay.yaml:6:1: listn: unknown key; did you mean 'listen'?",
+        "tenants.d/acme.yaml:4:1: limit: unknown key",
+        "tenants.d/acme.yaml:5:9: weight: must be a number from 0.1 to 100, not 0",
+        "tenants.d/beta.yaml:3:1: id: given twice, first in line 2",
+        "tenants.d/beta.yaml:5:1: a0: unknown key",
+        "tenants.d/beta.yaml:5:5: a0: anchor &a0: anchors and aliases are not supported",
+    ]
+    assert all(line.startswith("tenants.d/beta.yaml:") for line in lines[6:])
+
+
+def test_there_is_a_schema_of_each_kind_of_file() -> None:
+    fleet, tenant = (json.loads(forebay("config", "schema", *more).stdout) for more in ((), ("--tenant",)))
+    assert "endpoints" in fleet["properties"] and "keys" not in fleet["properties"]
+    assert {"id", "models", "keys", "class"} <= set(tenant["properties"])

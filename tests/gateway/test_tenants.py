@@ -3,9 +3,11 @@
 import datetime
 import hashlib
 import itertools
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from gateway.errors import GatewayError
 from gateway.http.client import ClientConnection
 from gateway.http.head import Head
 from gateway.tenants import Book, Tenants, Throttle, make_book
+from gateway.tenants.book import Entry
 from gateway.tenants.salts import cache_salt
 from gateway.tenants.throttle import ADDRESSES
 from policies.decisions import Reason
@@ -290,3 +293,27 @@ async def test_a_new_book_of_keys_is_in_force_for_heads_that_are_known_already(t
         connection.data_received(message)
         assert wire.written.startswith(b"HTTP/1.1 " + status) and len(asked) == times
     connection.connection_lost(None)
+
+
+def test_c103_a_hundred_thousand_keys_are_looked_up_as_fast_as_ten() -> None:
+    def steps(count: int) -> int:
+        found = caller(book(tenant("acme")), "acme")
+        keys = {hashlib.sha256(b"%d" % number).digest(): number for number in range(count)}
+        entries = {digest: Entry(digest, found) for digest in keys}
+        tenants, present = Tenants(Book(entries), Throttle()), head(("x-api-key", str(count - 1)))
+        taken = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal taken
+            frame.f_trace_opcodes = True
+            taken += event == "opcode"
+            return trace
+
+        sys.settrace(trace)
+        try:
+            tenants.identify(present, "")
+        finally:
+            sys.settrace(None)
+        return taken
+
+    assert steps(10) == steps(100_000) < 200
