@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from policies import admission, ordering, pool
+from policies import admission, classes, ordering, pool
 from policies.decisions import Reason
 from policies.eligibility import eligible
 from policies.events import Finished, Outcome
@@ -59,7 +59,9 @@ class Assessing:
             ticket.pool = pool.choose(queues, ticket, lengths)
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
         ticket.pool.work.came(ticket.weight, ticket.long)
-        ticket.pool.came(band.rank, now)
+        share = ticket.share = ticket.pool.shares[band.name]
+        if now >= share.renew_s:
+            classes.came(ticket.pool, share, now)
         if ticket.pool.lenders:
             self._promise(ticket)
         return ticket
@@ -124,6 +126,7 @@ class Assessing:
         lower = [band for band in self._current.bands.values() if band.rank > ticket.band.rank]
         if lower:
             ticket.band = min(lower, key=lambda band: band.rank)
+            ticket.share = ticket.pool.shares[ticket.band.name]
             self._promise(ticket)
             ticket.note = "downgraded"
 

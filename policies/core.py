@@ -11,7 +11,6 @@ Rules:
 from collections.abc import Sequence
 from random import Random
 
-from policies import lanes
 from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
 from policies.decisions import Decision, Reason, Reject
@@ -155,7 +154,8 @@ class Core:
         free = queue.open_to_newcomers(ticket.long)
         if not free and queue.capped:
             free = self._placing.past_capped(queue, ticket.long)
-        if free and (claim is None or claim.has_slot(queue)):
+        fits = queue.spare >= ticket.sequences or queue.has_class_room(ticket)
+        if free and fits and (claim is None or claim.has_slot(queue)):
             room = self._placing.room(ticket, free, now)
             if room:
                 if queue.above_since:
@@ -213,7 +213,7 @@ class Core:
         self._assessing.finished(ticket, attempt, event, now)
         if ticket.claim is not None:
             self.metering.finished(ticket, attempt, event, now)
-        self._placing.close(ticket, attempt)
+        self._placing.close(ticket, attempt, event)
         del self._books.tickets[event.request_id]
 
     def _cancelled(self, event: Cancelled, now: float) -> None:
@@ -228,7 +228,7 @@ class Core:
         else:
             if self._books.prefixes is not None:
                 self._books.prefixes.used(attempt.load.name, attempt.tokens, now)
-            self._placing.close(ticket, attempt)
+            self._placing.close(ticket, attempt, None)
         del self._books.tickets[event.request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
@@ -237,7 +237,7 @@ class Core:
             return None
         if self._books.prefixes is not None:
             self._books.prefixes.remove(attempt.load.name, ticket.request)
-        self._placing.close(ticket, attempt)
+        self._placing.close(ticket, attempt, event)
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
@@ -289,9 +289,7 @@ class Core:
                 self._placing.freed(load)
         if self._books.prefixes is not None:
             self._books.prefixes.sweep(SWEEP_BLOCKS)
-        for queue in self._books.pools.values():
-            if (lanes.look_after(queue, now) or queue.lenders) and queue.queued:
-                self._placing.touch(queue)
+        self._placing.look_after_pools(now)
 
     # ---- endpoints and settings
 

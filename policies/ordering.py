@@ -1,6 +1,8 @@
-"""Which of those that wait goes first? Sorted batching: urgent before idle, and of like urgency short before long.
+"""Which of those that wait goes first? A class has its turn, in it a tenant, and of that one's the most urgent.
 
-Each request gets its place once, when it starts to wait, so a queue is a heap and never sorted again:
+`classes` says whose turn it is and `fairness` which tenant is next. Inside a tenant: sorted batching, urgent before
+idle, and of like urgency short before long. Each request gets its place once, when it starts to wait, so a queue is a
+heap and never sorted again:
 
 - `by_length`: by the moment its prefill has to begin for its first token to be in time, in buckets of 50 ms; inside a
   bucket equal prefixes together, then the cheapest.
@@ -10,16 +12,21 @@ Without a promised first token the moment is the arrival plus a wait in proporti
 of long ones that came a little earlier, and of nobody who has waited for long.
 
 Whoever can no longer be in time would win every comparison and save nobody. Such a request stands behind those of its
-band that can still be saved, in order of arrival, until it has waited so long that it is starved: then every fourth
-dispatch of the pool is for the starved.
+tenant and class that can still be saved, in order of arrival, until it has waited so long that it is starved: then
+every fourth of their dispatches is for the starved.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from math import ceil, inf
+from operator import itemgetter
 
+from policies import classes, fairness
+from policies.events import Bounced, Finished
 from policies.saturation import service_s
-from policies.state.ledger import Load
-from policies.state.queues import Line, PoolQueue, Turn
+from policies.state.flows import Flow
+from policies.state.ledger import Attempt, Load
+from policies.state.queues import PoolQueue
+from policies.state.shares import OVERDUE, Share, Standing
 from policies.state.tickets import Ticket
 from policies.types import Band
 
@@ -27,10 +34,7 @@ BUCKET_S = 0.05
 ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
 WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
 GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
-ROUNDING_S = 1e-6  # by which a computed moment may be late
 LOST_SLOS = 1.0  # so many times its promise too late, a request no longer pushes ahead
-STARVED_S, STARVED_SLOS = 2.0, 2.0  # a request that has waited longer than both is starved
-STARVED_EVERY = 4  # one dispatch in so many is for the starved
 
 
 def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:
@@ -68,73 +72,112 @@ def _group(ticket: Ticket) -> int:
 
 def in_turn(pool: PoolQueue, now: float) -> list[Ticket]:
     """The head of every line of a pool, the first to be served first."""
-    turn = pool.turn
-    if pool.new_heads:
-        _renew(turn, pool.new_heads, now)
-        pool.new_heads = {}
-    if turn.until_s <= now:
-        _line_up(pool, now)
-    if pool.passed < STARVED_EVERY - 1:
-        return turn.tickets
-    starved = [each[3] for each in turn.standings if each[1] and is_starved(each[3], now)]
-    return sorted(starved, key=_order) + turn.tickets if starved else turn.tickets
+    if pool.until_s <= now:
+        _give_up(pool, now)
+    if pool.changed:
+        _renew(pool, now)
+    if not pool.waiting_shares:
+        return []
+    pool.look()
+    turn: list[Ticket] = []
+    for share in classes.in_turn(pool, now):
+        for standing in share.standings:
+            turn += _with_the_overdue_first(standing[5], now) if share.right == OVERDUE else standing[5]
+    return turn
 
 
-def _line_up(pool: PoolQueue, now: float) -> None:
-    """Put all heads in order. Those that can no longer be in time stand in their late line then."""
-    lines: dict[Line, None] = {}
-    for lane in pool.lanes():
-        ready = lane.ready.head()
-        if ready is not None and ready.lost_s <= now:
-            lane.give_up(now)
-            pool.rescan = True  # the line has another head: it may fit where nobody has looked
-        lines[lane.ready] = lines[lane.late] = None
-    pool.turn.standings, pool.turn.until_s = [], inf
-    _renew(pool.turn, lines, now)
-
-
-def _renew(turn: Turn, lines: Mapping[Line, None], now: float) -> None:
-    """These lines may have other heads than before."""
-    turn.standings = [each for each in turn.standings if each[4] not in lines]
-    for line in lines:
-        head = line.head()
-        if head is None:
-            continue
-        late = line is line.lane.late
-        turn.standings.append((rank(head, now), late, (head.order,) if late else head.key, head, line))
-        turn.until_s = min(turn.until_s, _changes_s(head, now), inf if late else head.lost_s)
-    turn.standings.sort()
-    turn.tickets = [each[3] for each in turn.standings]
-
-
-def _changes_s(ticket: Ticket, now: float) -> float:
-    """Until when its rank is surely what it is now."""
-    band, arrived_s = ticket.band, ticket.request.arrived_s
-    steps = int((now - arrived_s) / band.age_after_s)
-    return arrived_s + (steps + 1) * band.age_after_s - ROUNDING_S if steps < band.rank else inf
+def _with_the_overdue_first(heads: list[Ticket], now: float) -> list[Ticket]:
+    overdue = sorted((head for head in heads if classes.is_overdue(head, now)), key=_order)
+    return [*overdue, *(head for head in heads if head not in overdue)]
 
 
 def _order(ticket: Ticket) -> int:
     return ticket.order
 
 
-def rank(ticket: Ticket, now: float) -> int:
-    """Its band's rank, one more urgent for every `age_after_s` of waiting."""
-    band = ticket.band
-    return max(0, band.rank - int((now - ticket.request.arrived_s) / band.age_after_s))
+def _give_up(pool: PoolQueue, now: float) -> None:
+    """Those that can no longer be in time stand in their late line from now on."""
+    for lane in pool.lanes():
+        ready = lane.ready.head()
+        if ready is not None and ready.lost_s <= now:
+            lane.give_up(now)
+            pool.changed[lane.flow] = None
+            pool.rescan = True  # the line has another head: it may fit where nobody has looked
+    heads = (lane.ready.head() for lane in pool.lanes())
+    pool.until_s = min((head.lost_s for head in heads if head is not None), default=inf)
 
 
-def is_starved(ticket: Ticket, now: float) -> bool:
-    """Whether it has waited too long whatever its place."""
-    return now - ticket.request.arrived_s > max(STARVED_S, STARVED_SLOS * ticket.band.slo_ttft_s)
+def _renew(pool: PoolQueue, now: float) -> None:
+    """These flows have other heads than before, or their tenants have had something."""
+    shares: dict[str, Share] = {}
+    for flow in pool.changed:
+        share = shares[flow.band] = flow.share
+        if share.standings:
+            share.standings = [standing for standing in share.standings if standing[4] is not flow]
+        if flow.lanes:
+            share.standings += _standings(pool, flow, now)
+        else:
+            fairness.left(flow, now)
+    pool.changed = {}
+    for share in shares.values():
+        if len(share.standings) > 1:
+            share.standings.sort()
 
 
-def served(pool: PoolQueue, ticket: Ticket, now: float) -> None:
-    """Somebody left the queue of this pool for an endpoint."""
-    pool.passed = 0 if ticket.lost_s <= now and is_starved(ticket, now) else pool.passed + 1
+def _standings(pool: PoolQueue, flow: Flow, now: float) -> Iterator[Standing]:
+    """Where a tenant stands with what is first in either lane."""
+    account = flow.account or fairness.entered(flow, now)
+    flow.passed_over = False
+    is_old = account.spent >= account.until
+    for long in (False, True):
+        heads = sorted(_heads(flow, long), key=itemgetter(0, 1))
+        if not heads:
+            continue
+        tickets = [head[2] for head in heads]
+        if not heads[0][0]:
+            pool.until_s = min(pool.until_s, *(ticket.lost_s for late, _, ticket in heads if not late))
+        yield is_old, fairness.round_of(account, flow.share, tickets[0]), account.place, long, flow, tickets
 
 
-def heads_of(pool: PoolQueue) -> Iterable[Ticket]:
+def _heads(flow: Flow, long: bool) -> Iterator[tuple[bool, tuple[float, ...], Ticket]]:
+    """Of short or of long prompts: is late, key, head."""
+    for lane in flow.lanes.values():
+        if lane.key[0] is long:
+            ready, late = lane.ready.head(), lane.late.head()
+            if ready is not None:
+                yield False, ready.key, ready
+            if late is not None:
+                yield True, (late.order,), late
+
+
+def served(ticket: Ticket, queued: bool, now: float) -> None:
+    """It was dispatched while somebody waits; `queued`: after it waited itself."""
+    attempt, share, pool = ticket.attempt, ticket.share, ticket.pool
+    if attempt is None:
+        return
+    answer = ticket.output.mean * ticket.sequences if ticket.output is not None else 0.0
+    cost = fairness.cost(share.terms, attempt.tokens, attempt.cached, answer)
+    if queued:
+        pool.passed = 0 if share.right == OVERDUE and classes.is_overdue(ticket, now) else pool.passed + 1
+    classes.served(pool, share, cost)
+    changed = fairness.charge(share, ticket, cost, now)
+    if changed is not None:
+        pool.changed[changed] = None
+
+
+def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> None:
+    """It is over: charge what it cost. Nothing if it came back; what was thought where the engine did not count."""
+    actual = 0.0 if isinstance(event, Bounced) else None
+    if isinstance(event, Finished) and event.output_tokens is not None:
+        cached = attempt.cached if event.cached_tokens is None else event.cached_tokens
+        uncached = max(0, (event.prompt_tokens or ticket.tokens) - cached)
+        actual = fairness.cost(ticket.share.terms, uncached, cached, event.output_tokens)
+    changed = fairness.settle(ticket.share, ticket, actual)
+    if changed is not None:
+        ticket.pool.changed[changed] = None
+
+
+def heads_of(pool: PoolQueue) -> Iterator[Ticket]:
     """The head of every line, as they stand: for checks."""
     for lane in pool.lanes():
         for head in (lane.ready.head(), lane.late.head()):

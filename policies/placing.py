@@ -8,9 +8,11 @@ for whom there is room, but for those that wait for a warm engine on purpose.
 from collections.abc import Sequence
 from random import Random
 
+from policies import classes, lanes
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
-from policies.ordering import heads_of, in_turn, rank, served
+from policies.events import Bounced, Finished
+from policies.ordering import heads_of, in_turn, served, settled
 from policies.pool import lent
 from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
 from policies.scoring import best, bounded, cost
@@ -53,11 +55,22 @@ class Placing:
         pool.rescan = True
         self.touched[pool.key] = pool
 
+    def touch_waiting(self, pool: PoolQueue) -> None:
+        """What its classes may hold or use is more than before."""
+        if pool.queued:
+            self.touch(pool)
+
     def touch_all(self) -> None:
         """Endpoints, bounds or pools are others now."""
         for pool in self.books.pools.values():
-            if pool.queued:
-                self.touch(pool)
+            self.touch_waiting(pool)
+
+    def look_after_pools(self, now: float) -> None:
+        """Once a second: lanes and classes change slowly, and so does what is lent."""
+        for pool in self.books.pools.values():
+            loosened = classes.look_after(pool, now)
+            if lanes.look_after(pool, now) or pool.lenders or loosened:
+                self.touch_waiting(pool)
 
     def freed(self, load: Load) -> None:
         """This endpoint holds less than before: look at it."""
@@ -66,16 +79,21 @@ class Placing:
                 pool.freed[load.name] = load
                 self.touched[pool.key] = pool
 
-    def close(self, ticket: Ticket, attempt: Attempt) -> None:
-        """The attempt is over: look where somebody waits for its place, or for a slot of its tenant."""
+    def close(self, ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> None:
+        """The attempt is over: look where somebody waits for its place, for room of its class or a slot of its tenant."""
+        if ticket.share.accounts:
+            settled(ticket, attempt, event)
         self.books.close(ticket, attempt)
         self.freed(attempt.load)
+        if ticket.pool.capped:
+            self.touch_waiting(ticket.pool)
         for pool in ticket.claim.free_slot() if ticket.claim is not None else ():
             if pool.queued:
                 self.touch(pool)
 
     def past_capped(self, pool: PoolQueue, long: bool) -> Sequence[Load]:
-        """Endpoints for a newcomer behind those that wait for a slot of their tenant, and for no endpoint."""
+        """Endpoints for a newcomer behind those that wait for room of their class or a slot, and for no endpoint."""
+        pool.look()
         heads = list(heads_of(pool))
         pool.capped = not all(map(_may_run, heads))
         return () if any(head.long is long and _may_run(head) for head in heads) else pool.up
@@ -90,12 +108,11 @@ class Placing:
             places = [place for pool in list(self.touched.values()) if (place := self._next(pool, now, out))]
             if not places:
                 break
-            ticket, room = places[0] if len(places) == 1 else min(places, key=lambda place: _turn(place[0], now))
+            ticket, room = places[0] if len(places) == 1 else min(places, key=_turn)
             self.dequeue(ticket)
-            decision = self.place(ticket, room, now)
+            decision = self.place(ticket, room, now, queued=True)
             if decision is not None:
                 left_queue(ticket, now)
-                served(ticket.pool, ticket, now)
                 out.append(decision)
         for pool in self.touched.values():
             pool.rescan = False
@@ -112,19 +129,25 @@ class Placing:
         left = {False: loads, True: loads}
         prefixes = self.books.prefixes
         for ticket in turn:
+            if pool.holds_back(ticket):  # nothing is kept for those who may not go wherever there is room
+                continue
             if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
                 ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
             if not loads and not pool.lenders:
                 continue
             if ticket.claim is not None and not ticket.claim.has_slot(pool):
+                _pass_over(ticket)
                 continue
             room = self.room(ticket, loads, now)
             if room:
                 return ticket, room
             # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
-            picky = ticket.tried or ticket.only
-            left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)] if picky else []
+            if ticket.tried or ticket.only:
+                left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)]
+                _pass_over(ticket)
+            else:
+                left[ticket.long] = []
         return None
 
     def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:
@@ -140,7 +163,9 @@ class Placing:
 
     # ---- one request
 
-    def place(self, ticket: Ticket, room: Sequence[Load], now: float, may_wait: bool = True) -> Dispatch | None:
+    def place(
+        self, ticket: Ticket, room: Sequence[Load], now: float, may_wait: bool = True, queued: bool = False
+    ) -> Dispatch | None:
         """Send a request to the best of `room`; or let it wait a little for an engine that has its prefix."""
         if may_wait and ticket.match is not None and not ticket.hold_s:
             warm = self._worth_waiting_for(ticket, room, now)
@@ -151,7 +176,10 @@ class Placing:
                     self.touch(ticket.pool)
                 return None
         load = best(bounded(room, ticket.pool.up or room, ticket, self.load_ratio), ticket, self.random)
-        return self._dispatch(ticket, load, len(room), now)
+        decision = self._dispatch(ticket, load, len(room), now)
+        if queued or ticket.pool.queued:
+            served(ticket, queued, now)
+        return decision
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:
         """An endpoint that is out of room for a moment, and would save more than that moment. Asked once."""
@@ -200,7 +228,10 @@ class Placing:
     def _enter(self, ticket: Ticket, load: Load, uncached: int, now: float) -> None:
         """Write down all that it holds there from now on."""
         request, books = ticket.request, self.books
-        attempt = ticket.attempt = Attempt(load, len(ticket.tried) + 1, uncached, ticket.sequences, now)
+        pool, sequences = ticket.pool, ticket.sequences
+        attempt = ticket.attempt = Attempt(load, len(ticket.tried) + 1, uncached, sequences, now)
+        ticket.share.held += sequences
+        pool.spare -= sequences
         if ticket.claim is not None:
             ticket.claim.take_slot()
         ticket.only = ""
@@ -208,7 +239,7 @@ class Placing:
         if ticket.match is not None:
             attempt.matched = ticket.match.tokens(load.name)
         attempt.reserve(kv_need(ticket, uncached))
-        ticket.pool.drain.add(ticket.weight, now)
+        pool.drain.add(ticket.weight, now)
         if books.prefixes is not None:
             if request.prefix:
                 books.prefixes.insert(load.name, request, now)
@@ -259,6 +290,7 @@ class Placing:
     def check(self) -> None:
         """Raise InvariantError when a head waits for an endpoint that has room for it, and for nobody before it."""
         for pool in self.books.pools.values():
+            pool.look()
             heads = [head for head in heads_of(pool) if _may_run(head)]
             for ticket in heads:
                 if not ticket.cached:  # a guess may be better now than when it was acted on
@@ -273,7 +305,7 @@ class Placing:
 
 
 def _may_run(ticket: Ticket) -> bool:
-    return ticket.claim is None or ticket.claim.slot_free()
+    return (ticket.claim is None or ticket.claim.slot_free()) and not ticket.pool.holds_back(ticket)
 
 
 def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:
@@ -284,5 +316,12 @@ def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> Non
             raise InvariantError(f"{ticket.request.id} waits in {pool.name} although {load.name} has room")
 
 
-def _turn(ticket: Ticket, now: float) -> tuple[int, int]:
-    return rank(ticket, now), ticket.order
+def _pass_over(ticket: Ticket) -> None:
+    if ticket.line is not None:
+        ticket.line.lane.flow.passed_over = True
+
+
+def _turn(place: Place) -> tuple[int, int, int]:
+    """Between pools."""
+    ticket = place[0]
+    return ticket.share.right, ticket.band.rank, ticket.order

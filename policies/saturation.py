@@ -13,16 +13,13 @@ from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
 BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
-HELD_BACK_RATIO = 0.5  # of the bound, for those two classes and more below the most urgent one of the last minute
-URGENT_RATIO = 1.5  # of the bound, for the most urgent class: it never waits for a step that others have filled
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:
     """Those of `loads` that may take the request now. `long_from`: more uncached tokens make a long prompt (0: none)."""
     maybe_long = 0 < long_from < ticket.tokens
     sequences = ticket.sequences
-    rank = ticket.band.rank
-    urgency = URGENT_RATIO if rank == 0 else HELD_BACK_RATIO if rank > ticket.pool.most_urgent + 1 else 1.0
+    ratio = ticket.share.ratio
     found: list[Load] = []
     for load in loads:
         if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
@@ -32,7 +29,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         else:
             # Long but for what is cached here it may join in: anywhere else others would have to wait for it.
             share = 1.0 if not load.longs or maybe_long else BESIDE_LONG if load.endpoint.long_prefill_cap else 0.0
-            free = load.prefill_tokens - load.long_tokens < load.max_prefill_tokens * share * urgency
+            free = load.prefill_tokens - load.long_tokens < load.max_prefill_tokens * share * ratio
         if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found

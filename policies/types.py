@@ -133,8 +133,10 @@ class Band:
     """A priority class: 0 is the most urgent rank. Bounds of its queue, and what counts as good.
 
     A first token is due `slo_ttft_s` after the arrival (0: no such promise), and `ttft_per_token_s` later for each
-    prompt token beyond `free_tokens`. `on_late`: queue, downgrade or reject. After `age_after_s` in the queue a
-    request counts as one class more urgent.
+    prompt token beyond `free_tokens`. `on_late`: queue, downgrade or reject.
+
+    Of a pool's room it may hold `ceiling`; `reserved` of it less urgent ones leave free. While it waits it has at least
+    `min_share` of what is dispatched, and an extra turn now and then once it has waited `age_after_s` (tenancy.md 5).
     """
 
     name: str
@@ -148,6 +150,23 @@ class Band:
     sheddable: bool = False
     on_late: str = "queue"
     age_after_s: float = 30.0
+    ceiling: float = 1.0
+    reserved: float = 0.0
+    min_share: float = 0.0
+
+
+@record
+class Fairness:
+    """How tenants share what a class is served (tenancy.md 6): by cost (`deficit`), or by requests (`round_robin`).
+
+    A tenant may have `quantum` times its weight in a round. `input`, `cached` and `output` are what a token costs.
+    """
+
+    kind: str = "deficit"
+    quantum: int = 8192
+    input: float = 1.0
+    cached: float = 0.1
+    output: float = 2.0
 
 
 @record
@@ -263,3 +282,4 @@ class Settings:
     affinity: Affinity | None = None
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     models: Mapping[str, Model] = field(default_factory=dict)
+    fairness: Fairness = field(default_factory=Fairness)

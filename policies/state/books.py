@@ -105,6 +105,8 @@ class Books:
         """The attempt is over: it holds nothing any more."""
         self.timers.cancel(ticket)
         ticket.attempt = None
+        if attempt.load.up:
+            ticket.share.held -= ticket.sequences
         attempt.close()
         self._forget_if_gone(attempt.load)
 
@@ -193,6 +195,8 @@ class Books:
                 self.pools.setdefault(queue.key, queue)
             elif queue.key not in self.pools:
                 queue.up, queue.lenders = [], []  # an attempt that comes back to it finds nobody
+        for queue in self.pools.values():
+            queue.change_classes(settings)
         self._wire()
 
     def _queues_of(
@@ -263,6 +267,17 @@ class Books:
             load.watchers = _distinct([*load.pools, *borrowers])
         for queue in self.pools.values():
             queue.long_from = long_from(queue.pool, [load.endpoint for load in queue.up])
+            queue.bound_classes()
+        self._count_held()
+
+    def _count_held(self) -> None:
+        """What classes hold of the endpoints that are up: what runs on one that is down takes nobody's room."""
+        for queue in self.pools.values():
+            for share in queue.ranked:
+                share.held = 0
+        for ticket in self.tickets.values():
+            if ticket.attempt is not None and ticket.attempt.load.up:
+                ticket.share.held += ticket.sequences
 
     def totals(self) -> Totals:
         return Totals(

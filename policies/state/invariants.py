@@ -2,10 +2,12 @@
 
 from collections import Counter
 
-from policies.state import queues, timers
+from policies.state import flows, timers
 from policies.state.books import Books
+from policies.state.flows import Lane, Line
 from policies.state.ledger import Load
-from policies.state.queues import Lane, Line, PoolQueue
+from policies.state.queues import PoolQueue
+from policies.state.shares import Share, look
 
 
 class InvariantError(Exception):
@@ -70,11 +72,37 @@ def _queue(books: Books, pool: PoolQueue) -> None:
         _equal(f"flow {key} bytes", sum(ticket.request.body_bytes for ticket in mine), flow.queued_bytes)
         found += sum(_lane(lane) for lane in flow.lanes.values())
     _equal(f"pool {pool.name} in lanes", found, pool.queued)
-    known = {each[4]: each[3] for each in pool.turn.standings if each[4] not in pool.new_heads}
-    lines = [line for lane in pool.lanes() for line in (lane.ready, lane.late) if line and line not in pool.new_heads]
-    _equal(f"pool {pool.name} heads in turn", {line: line.head() for line in lines}, known)
+    _shares(books, pool)
     if pool.rescan or pool.freed:
         raise InvariantError(f"pool {pool.name}: an event ended with endpoints still to look at")
+
+
+def _shares(books: Books, pool: PoolQueue) -> None:
+    for share in pool.ranked:
+        up = (each for each in books.tickets.values() if each.attempt is not None and each.attempt.load.up)
+        held = sum(each.sequences for each in up if each.share is share)
+        _equal(f"{pool.name}, {share.band.name} holds", held, share.held)
+        mine = [flow for flow in pool.flows.values() if flow.share is share]
+        _equal(f"{pool.name}, tenants waiting in {share.band.name}", len(mine), share.flows)
+        known = {id(flow) for flow in mine if flow not in pool.changed}
+        for standing in share.standings:
+            flow, tickets = standing[4:]
+            if id(flow) in known:
+                heads = {line.head() for lane in flow.lanes.values() for line in (lane.ready, lane.late) if line}
+                lane_heads = {ticket for ticket in heads if ticket is not None and ticket.long is standing[3]}
+                _equal(f"{pool.name}, heads of {flow.tenant}", lane_heads, set(tickets))
+        _equal(f"{pool.name}, {share.band.name} stands", known, known & {id(each[4]) for each in share.standings})
+        _accounts(share)
+    _equal(f"{pool.name} classes waiting", [each for each in pool.ranked if each.flows], pool.waiting_shares)
+    spare, least = pool.spare, look(pool.ranked, pool.room)
+    if spare > max(0, least):
+        raise InvariantError(f"pool {pool.name}: {spare} spare, but some class may hold only {least} more")
+
+
+def _accounts(share: Share) -> None:
+    for name, account in share.accounts.items():
+        if account.flow is not None and account.flow.account is not account:
+            raise InvariantError(f"the account of {name} is of another flow")
 
 
 def _lane(lane: Lane) -> int:
@@ -91,7 +119,7 @@ def _line(line: Line) -> int:
     _equal("dead in a line", len(line.heap) - len(living), line.dead)
     if line.heap and line.heap[0][1].line is not line:
         raise InvariantError("the head of a line is dead")
-    if line.dead > queues.DEAD_MIN and line.dead * 2 > len(line.heap):
+    if line.dead > flows.DEAD_MIN and line.dead * 2 > len(line.heap):
         raise InvariantError(f"a line keeps {line.dead} dead of {len(line.heap)}")
     return len(living)
 

@@ -1,132 +1,29 @@
-"""Who waits for what. A pool has a queue in each partition; it holds flows, one per (tenant, band); a flow holds lanes; a lane has two lines.
-
-Requests of one lane may use the same endpoints in the same way, so in a lane only the head needs to be looked at. A
-lane is short or long prompts, the endpoints already tried, the one endpoint waited for, and the key where that has
-slots of its own: a request that came back, or waits for a warm engine, for the one long prompt in front of it or for a
-slot, must not hide those behind it that need not.
-
-A lane's `ready` line is sorted by the key of `policies.ordering`; whoever can no longer be in time moves to its `late`
-line, which is sorted by arrival.
-
-Taking one out of the middle of a line leaves a dead entry; the head is never dead, and when the dead outnumber the
-living the line is rebuilt. So every step is O(log n) or amortised O(1).
-"""
+"""Who waits for what. A pool has a queue in each partition; it holds flows, one per (tenant, band)."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from policies.state.drain import Drain
+from policies.state.flows import Flow, Lane
 from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
+from policies.state.shares import RANK, Share, bound, look
 from policies.state.tickets import Ticket
 from policies.state.views import FlowView, ForecastView, PoolView
 from policies.types import SHARED
 
 if TYPE_CHECKING:
     from policies.state.ledger import Load
-    from policies.types import Endpoint, Pool
+    from policies.types import Endpoint, Pool, Settings
 
-DEAD_MIN = 32
 LONG_FROM_MIN = 2048
-URGENT_S = 60.0
+LEAST_URGENT = 1 << 30
 COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
 SERVED = 0.75  # of those sent at the last moment are to be in time
-
-LaneKey = tuple[bool, tuple[str, ...], str, str]
-
-
-class Line:
-    """Requests in the order of a key; no two keys are equal."""
-
-    __slots__ = ("dead", "heap", "lane")
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.heap: list[tuple[tuple[float, ...], Ticket]] = []
-        self.dead = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.heap)
-
-    def head(self) -> Ticket | None:
-        """The first."""
-        return self.heap[0][1] if self.heap else None
-
-    def push(self, key: tuple[float, ...], ticket: Ticket) -> bool:
-        """True when it is the head now."""
-        ticket.line = self
-        heappush(self.heap, (key, ticket))
-        return self.heap[0][1] is ticket
-
-    def remove(self, ticket: Ticket) -> bool:
-        """True when it was the head."""
-        ticket.line = None
-        heap = self.heap
-        if heap[0][1] is not ticket:
-            self.dead += 1
-            if self.dead > DEAD_MIN and self.dead * 2 > len(heap):
-                self.heap = [entry for entry in heap if entry[1].line is self]
-                heapify(self.heap)
-                self.dead = 0
-            return False
-        heappop(heap)
-        while heap and heap[0][1].line is not self:
-            heappop(heap)
-            self.dead -= 1
-        return True
-
-    def waiting(self) -> list[Ticket]:
-        """Everybody, in order."""
-        return [ticket for _, ticket in sorted(self.heap) if ticket.line is self]
-
-
-class Lane:
-    """Requests of one flow that may use the same endpoints."""
-
-    __slots__ = ("flow", "key", "late", "ready")
-
-    def __init__(self, flow: Flow, key: LaneKey) -> None:
-        self.flow = flow
-        self.key = key
-        self.ready = Line(self)
-        self.late = Line(self)
-
-    def give_up(self, now: float) -> None:
-        """Whoever stands first and can no longer be in time stands in the late line from now on."""
-        ready = self.ready
-        while (head := ready.head()) is not None and head.lost_s <= now:
-            ready.remove(head)
-            self.late.push((head.order,), head)
-
-
-class Flow:
-    """The requests of one tenant in one band that wait for one pool."""
-
-    __slots__ = ("band", "lanes", "queued", "queued_bytes", "tenant")
-
-    def __init__(self, tenant: str, band: str) -> None:
-        self.tenant = tenant
-        self.band = band
-        self.lanes: dict[LaneKey, Lane] = {}
-        self.queued = 0
-        self.queued_bytes = 0
-
-
-Standing = tuple[int, bool, tuple[float, ...], Ticket, Line]  # rank, is late, key: no two are equal in these three
-
-
-class Turn:
-    """The heads of all lines in the order in which they are served, good until `until_s` (`policies.ordering`)."""
-
-    __slots__ = ("standings", "tickets", "until_s")
-
-    def __init__(self) -> None:
-        self.standings: list[Standing] = []
-        self.tickets: list[Ticket] = []
-        self.until_s = 0.0
 
 
 class PoolQueue:
@@ -136,18 +33,19 @@ class PoolQueue:
         "above_since",
         "borrowers",
         "capped",
+        "changed",
         "drain",
         "flows",
         "forecasts",
         "freed",
         "held",
         "key",
+        "least_urgent",
         "lenders",
         "long_from",
         "model",
         "most_urgent",
         "name",
-        "new_heads",
         "partition",
         "passed",
         "pool",
@@ -155,12 +53,15 @@ class PoolQueue:
         "queued_bytes",
         "queued_in_lane",
         "queued_tokens",
+        "ranked",
         "rescan",
         "services",
+        "shares",
+        "spare",
         "tokens_of",
-        "turn",
+        "until_s",
         "up",
-        "urgent_until_s",
+        "waiting_shares",
         "work",
     )
 
@@ -174,7 +75,7 @@ class PoolQueue:
         self.borrowers: list[PoolQueue] = []
         self.long_from = 0  # more uncached tokens than that make a long prompt
         self.flows: dict[tuple[str, str], Flow] = {}  # those with somebody in them
-        self.capped = False  # somebody may wait for a slot of its tenant, and for no endpoint
+        self.capped = False  # somebody may wait for a slot of its tenant or room of its class, and for no endpoint
         self.queued = 0
         self.queued_bytes = 0
         self.queued_tokens = 0
@@ -184,11 +85,14 @@ class PoolQueue:
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
         self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
         self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
-        self.most_urgent = 0  # rank of the most urgent class that came in the last minute
-        self.urgent_until_s = 0.0
-        self.passed = 0  # dispatches since a starved request had its turn
-        self.turn = Turn()
-        self.new_heads: dict[Line, None] = {}  # lines whose heads it does not know yet
+        self.shares: dict[str, Share] = {}  # of every class, also of those that were
+        self.ranked: list[Share] = []  # they, the most urgent first
+        self.waiting_shares: list[Share] = []  # those of them in which somebody waits
+        self.most_urgent = self.least_urgent = LEAST_URGENT  # rank of the most urgent class that came lately; of all
+        self.passed = 0  # dispatches since a class with an aged head had its turn
+        self.spare = 0  # so many sequences more, of whatever class, fit what classes may hold
+        self.changed: dict[Flow, None] = {}  # flows whose standings are no longer what they were
+        self.until_s = 0.0  # then somebody can no longer be in time
         self.drain = Drain(window_s)
         self.work = LaneWork()
         # Between events no head of a line fits anywhere. So an arrival behind a head changes nothing, and after an
@@ -201,11 +105,48 @@ class PoolQueue:
         self.pool = pool
         self.name = pool.name if self.partition == SHARED else f"{self.partition}/{pool.name}"
 
-    def came(self, rank: int, now: float) -> None:
-        """A request of a class of this rank has arrived."""
-        if rank <= self.most_urgent or now >= self.urgent_until_s:
-            self.most_urgent = rank
-            self.urgent_until_s = now + URGENT_S
+    def change_classes(self, settings: Settings) -> None:
+        """The classes are these now. One that is gone stays, for those who are in it, and reserves nothing."""
+        for share in self.ranked:
+            band = settings.bands.get(share.band.name) or replace(share.band, reserved=0.0, min_share=0.0)
+            share.change(band, settings)
+        for name, band in settings.bands.items():
+            if name not in self.shares:
+                self.shares[name] = Share(band, settings)
+        self.ranked = sorted(self.shares.values(), key=_rank)
+        self.waiting_shares.sort(key=_rank)
+        self.least_urgent = self.ranked[-1].band.rank
+        for flow in self.flows.values():
+            self.changed[flow] = None
+
+    def bound_classes(self) -> None:
+        """Its room has changed, or what classes may hold of it."""
+        self.spare = 0
+        bound(self.ranked, self.room)
+
+    @property
+    def room(self) -> int:
+        """Sequences that it may hold, also where it borrows."""
+        return sum(load.room_seqs for pool in (self, *self.lenders) for load in pool.up)
+
+    def look(self) -> None:
+        """Find what each class may take on now."""
+        self.spare = look(self.ranked, self.room)
+
+    def has_class_room(self, ticket: Ticket) -> bool:
+        """Whether its class may take it on."""
+        if self.spare < ticket.sequences:
+            self.look()
+            return not self.holds_back(ticket)
+        return True
+
+    def holds_back(self, ticket: Ticket) -> bool:
+        """Whether its class may not take it on, as classes were looked at last. One that is too large waits for all the room of its class."""
+        share = ticket.share
+        if min(ticket.sequences, share.most) > share.slack:
+            self.capped = True
+            return True
+        return False
 
     def push(self, ticket: Ticket) -> bool:
         """True when it is the head of its line now."""
@@ -213,7 +154,10 @@ class PoolQueue:
         key = (request.tenant, ticket.band.name)
         flow = self.flows.get(key)
         if flow is None:
-            flow = self.flows[key] = Flow(*key)
+            flow = self.flows[key] = Flow(request.tenant, ticket.share)
+            if not ticket.share.flows:
+                insort(self.waiting_shares, ticket.share, key=_rank)
+            ticket.share.flows += 1
         lane_key = (ticket.long, ticket.tried, ticket.only, ticket.own_lane)
         lane = flow.lanes.get(lane_key)
         if lane is None:
@@ -221,7 +165,7 @@ class PoolQueue:
         self._count(flow, ticket, 1)
         is_head = lane.ready.push(ticket.key, ticket)
         if is_head:
-            self.new_heads[lane.ready] = None
+            self.changed[flow] = None
         return is_head
 
     def remove(self, ticket: Ticket) -> bool:
@@ -233,13 +177,21 @@ class PoolQueue:
         flow = lane.flow
         was_head = line.remove(ticket)
         if was_head:
-            self.new_heads[line] = None
+            self.changed[flow] = None
         self._count(flow, ticket, -1)
         if not lane.ready.heap and not lane.late.heap:
             del flow.lanes[lane.key]
             if not flow.lanes:
                 del self.flows[flow.tenant, flow.band]
+                self._left(flow.share)
         return was_head
+
+    def _left(self, share: Share) -> None:
+        """One tenant less waits in this class."""
+        share.flows -= 1
+        if not share.flows:
+            self.waiting_shares.remove(share)
+            share.credit, share.right = 0.0, RANK
 
     def lanes(self) -> list[Lane]:
         """Every lane with somebody in it."""
@@ -307,6 +259,10 @@ def _view(pool: str, flow: Flow) -> FlowView:
         queued_bytes=flow.queued_bytes,
         oldest_s=min(ticket.request.arrived_s for line in lines for _, ticket in line.heap if ticket.line is line),
     )
+
+
+def _rank(share: Share) -> int:
+    return share.band.rank
 
 
 def long_from(pool: Pool, endpoints: Sequence[Endpoint]) -> int:

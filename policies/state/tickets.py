@@ -11,9 +11,11 @@ from policies.types import Band, InferenceRequest, Prediction
 
 if TYPE_CHECKING:
     from policies.state.claims import Claim, Terms
+    from policies.state.flows import Line
     from policies.state.ledger import Attempt
     from policies.state.match import Match
-    from policies.state.queues import Line, PoolQueue
+    from policies.state.queues import PoolQueue
+    from policies.state.shares import Share
 
 NOTHING: Mapping[str, int] = {}
 
@@ -51,12 +53,15 @@ class Ticket:
         "request",
         "retry_after_s",
         "sequences",
+        "share",
         "timer",
         "tokens",
         "tried",
         "ttft_s",
         "weight",
     )
+
+    share: Share  # of its class in its pool; whoever chooses those sets it
 
     def __init__(self, request: InferenceRequest, pool: PoolQueue, order: int, band: Band) -> None:
         self.request = request

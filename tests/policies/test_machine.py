@@ -321,13 +321,19 @@ class Machine(RuleBasedStateMachine):
             assert 0 <= view.prefill_tokens <= prefill
             assert view.up is (view.name in self.up)
 
+    @staticmethod
+    def goes_before(first: InferenceRequest, second: InferenceRequest) -> bool:
+        """Between tenants of a class fairness decides."""
+        urgency, other = RANKS[first.band], RANKS[second.band]
+        return urgency < other or (urgency == other and first.tenant == second.tenant)
+
     def nobody_was_overtaken(self, served: Shadow) -> None:
         for shadow in self.requests.values():
             assert not (
                 shadow.state == "queued"
                 and shadow.order < served.order
                 and shadow.request.model == served.request.model == "m1"
-                and RANKS[shadow.request.band] <= RANKS[served.request.band]
+                and self.goes_before(shadow.request, served.request)
                 and served.endpoint not in shadow.tried
             ), f"{served.request.id} overtook {shadow.request.id} on {served.endpoint}"
 

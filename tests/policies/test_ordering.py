@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.ordering import due_s, place, rank
+from policies.ordering import due_s, place
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
@@ -185,23 +185,6 @@ def test_nobody_waits_longer_than_the_bound(seed: int, ordering: str, monkeypatc
         ahead = sum(arrived[other] < arrived[name] and at >= starved_s for other, at in left.items())
         assert wait_s <= threshold_s + 4 * t * (ahead + 1) + t, name
     assert max(waits.values()) > threshold_s
-
-
-@pytest.mark.parametrize(("waited", "counts_as"), [(0.0, 2), (29.9, 2), (30.0, 1), (60.0, 0), (900.0, 0)])
-def test_a_request_counts_as_one_class_more_urgent_for_every_so_much_waiting(waited: float, counts_as: int) -> None:
-    assert rank(ticket_of(at=100.0), 100.0 + waited) == counts_as
-
-
-def test_an_aged_one_is_served_before_a_newer_one_of_a_more_urgent_class() -> None:
-    old = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=99, age_after_s=5.0)
-    new = Band(name="interactive", rank=1, queue_timeout_s=600.0, max_queued=99, age_after_s=5.0)
-    world = world_of(old, new)
-    world.arrive("a", 0.0)
-    world.arrive("old", 0.0)
-    world.arrive("new", 4.0, band="interactive")
-    world.arrive("newer", 4.0, band="interactive")
-    assert served(world, "a", 4.9, 0.0, 1) == ["new"]
-    assert served(world, "new", 5.1, 0.0, 2) == ["old", "newer"]
 
 
 def test_a_change_of_a_bands_promise_leaves_those_who_wait_where_they_stand() -> None:

@@ -50,7 +50,7 @@ def test_settings_written_to_a_journal_come_back_the_same() -> None:
     [
         ("max_queud", 5, "max_queud: Unexpected keyword argument"),
         ("pools.p.max_totl_tokens", 5, "pools.p.max_totl_tokens: Unexpected keyword argument"),
-        ("bands.batch.reserved", 0.5, "bands.batch.reserved: Unexpected keyword argument"),
+        ("bands.batch.reservd", 0.5, "bands.batch.reservd: Unexpected keyword argument"),
         ("max_attempts", "2", "max_attempts: Input should be a valid integer"),
         ("max_attempts", True, "max_attempts: Input should be a valid integer"),
         ("max_attempts", 0, "max_attempts: must be positive"),

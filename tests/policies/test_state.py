@@ -5,12 +5,16 @@ from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.state.timers import Timers
 from policies.types import Pool
-from tests.policies.given import BANDS, request
+from tests.policies.given import BANDS, request, settings
 
 
 def tickets(count: int) -> list[Ticket]:
     pool = PoolQueue(Pool(name="main", model="llama"), 10.0)
-    return [Ticket(request(f"r{number}"), pool, number, BANDS[1]) for number in range(count)]
+    pool.change_classes(settings())
+    made = [Ticket(request(f"r{number}"), pool, number, BANDS[1]) for number in range(count)]
+    for ticket in made:
+        ticket.share = pool.shares[ticket.band.name]
+    return made
 
 
 def heads(pool: PoolQueue) -> list[Ticket | None]:

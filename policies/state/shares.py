@@ -1,0 +1,123 @@
+"""What each class holds of a pool, and what its tenants have had of it: numbers that `classes` and `fairness` decide by."""
+
+from __future__ import annotations
+
+from math import ceil, floor
+from typing import TYPE_CHECKING
+
+from policies.types import Band, Fairness, Settings, Tenant
+
+if TYPE_CHECKING:
+    from policies.state.flows import Flow
+    from policies.state.tickets import Ticket
+
+RESERVED_FROM_SEQS = 8  # tenancy.md 5: with less room nothing of it is reserved
+ROUNDING = 1e-9  # 0.95 x 20 is 19
+UNBOUNDED = 1 << 30
+UNKNOWN = Tenant(id="")
+
+CREDIT, OVERDUE, RANK = range(3)
+"""Why it is a class's turn, the strongest first."""
+
+Standing = tuple[bool, float, int, bool, "Flow", list["Ticket"]]
+"""Is not new, round, place, is long: no two are equal in these. Then the flow and its heads in that lane, in order."""
+
+
+class Account:
+    """What one tenant has had of a class, in rounds: in one it may have a quantum times its weight.
+
+    It is served first, `until` it has had a round, after it was away.
+    """
+
+    __slots__ = ("charged", "flow", "left_s", "place", "spent", "tenant", "until")
+
+    def __init__(self, tenant: Tenant, spent: float, now: float) -> None:
+        self.tenant = tenant
+        self.spent = spent
+        self.until = spent
+        self.place = 0  # among those that wait, in order of their coming
+        self.left_s = now
+        self.flow: Flow | None = None  # while something of it waits
+        self.charged: dict[str, float] = {}  # what its requests that run were taken to cost
+
+
+class Share:
+    """One class in one pool: `held` sequences of it run, of `most` it may hold; of each engine's prefill bound it may use `ratio`."""
+
+    __slots__ = (
+        "accounts",
+        "band",
+        "came",
+        "credit",
+        "entered",
+        "flows",
+        "held",
+        "most",
+        "ratio",
+        "renew_s",
+        "reserved",
+        "right",
+        "round",
+        "slack",
+        "standings",
+        "tenants",
+        "terms",
+        "until_s",
+    )
+
+    def __init__(self, band: Band, settings: Settings) -> None:
+        self.held = 0
+        self.most = UNBOUNDED
+        self.slack = 0  # sequences it may take on, when that was looked at last
+        self.ratio = 1.0
+        self.reserved = 0
+        self.renew_s = 0.0  # one that comes after that is to be noted
+        self.until_s = 0.0  # its coming counts until then
+        self.flows = 0  # tenants that wait in it
+        self.right = RANK
+        self.credit = 0.0
+        self.round = 0.0  # the one that is being served
+        self.entered = 0
+        self.accounts: dict[str, Account] = {}
+        self.standings: list[Standing] = []
+        self.change(band, settings)
+
+    def change(self, band: Band, settings: Settings) -> None:
+        """It is this class now."""
+        self.band = band
+        self.terms: Fairness = settings.fairness
+        self.tenants = settings.tenants
+        for name, account in self.accounts.items():
+            account.tenant = self.tenants.get(name, UNKNOWN)
+
+    def account(self, tenant: str, now: float) -> Account:
+        """Of this tenant; it begins with what a round gives."""
+        account = self.accounts.get(tenant)
+        if account is None:
+            named = self.tenants.get(tenant, UNKNOWN)
+            account = self.accounts[tenant] = Account(named, self.round - 1.0, now)
+        return account
+
+
+def bound(shares: list[Share], room: int) -> None:
+    """Say what each class may hold of so many sequences. `shares`: all of a pool, the most urgent first."""
+    left = room
+    for share in shares:
+        most = max(1, min(left, floor(share.band.ceiling * room + ROUNDING)))
+        share.most = most if most < room else UNBOUNDED
+        share.reserved = ceil(share.band.reserved * room - ROUNDING) if room >= RESERVED_FROM_SEQS else 0
+        left -= share.reserved
+
+
+def look(shares: list[Share], room: int) -> int:
+    """Find how many sequences each class may take on now; the least of them."""
+    below = sum(share.held for share in shares)
+    open_to_all, left, least = room, UNBOUNDED, UNBOUNDED
+    for share in shares:
+        share.slack = min(share.most - share.held, left)
+        least = min(least, share.slack)
+        open_to_all -= share.reserved
+        below -= share.held
+        if open_to_all < room:
+            left = min(left, max(1, open_to_all) - below)
+    return least
