@@ -90,7 +90,7 @@ def serve(
         return
     from gateway.app import serve as run
 
-    raise typer.Exit(run(loaded.config, config))
+    raise typer.Exit(run(loaded))
 
 
 @config_app.command("check")

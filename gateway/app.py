@@ -9,71 +9,75 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
-from pathlib import Path
 
 import uvloop
 
 from gateway import assembly, tasks
+from gateway.admin.access import Access
 from gateway.admin.app import make_app
 from gateway.admin.listener import Listener, listen
-from gateway.admin.operations import Phase
+from gateway.admin.operations import Configured, Phase, Reloaded
 from gateway.backends import Backends
-from gateway.config import Config, Timers
-from gateway.describe import Given
+from gateway.config import Loaded
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
 from gateway.explain import Explain
-from gateway.http.head import Limits
 from gateway.http.server import Server
 from gateway.http.shared import Shared
 from gateway.pipeline import Pipeline
+from gateway.reload import Live, Reloader
 from gateway.roster import Roster
 from gateway.services import Services
 from gateway.telemetry import families
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
-from gateway.telemetry.live import watch_callers, watch_endpoints, watch_engines, watch_feeds, watch_flows, watch_probes
+from gateway.telemetry.live import (
+    watch_callers,
+    watch_endpoints,
+    watch_engines,
+    watch_feeds,
+    watch_flows,
+    watch_probes,
+    watch_reloads,
+)
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
-from gateway.tenants import Tenants, Throttle, make_book
+from gateway.tenants import Tenants, Throttle
 from policies.core import Core
 from policies.decisions import Reason
 from policies.events import LengthsRestored, SettingsChanged
 from policies.state.views import EndpointView, FlowView, Totals
-from policies.types import Settings
 
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
 GARBAGE = 20_000  # objects; a request leaves no cycles behind, so there is little to find
 
 
-def serve(config: Config, config_path: Path) -> int:
+def serve(loaded: Loaded) -> int:
     """Run a gateway until it is told to stop; returns the exit status."""
     assembly.raise_fd_limit()
     gc.freeze()  # what is loaded by now stays: collections need not walk it
     gc.set_threshold(GARBAGE, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Gateway(config, config_path).run())
+        return runner.run(Gateway(loaded).run())
 
 
 class Gateway:
     """One gateway process."""
 
-    def __init__(self, config: Config, config_path: Path) -> None:
-        self._config = config
-        self._config_path = config_path
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self._began = assembly.prepare(loaded.config)
         self._version = installed_version("forebay")
-        self._timers: Timers = config.timers()
-        self._settings: Settings = config.settings(assembly.SEED)
         self._phase: Phase = "starting"
         self._stop = asyncio.Event()
         self._now = asyncio.Event()  # a second signal: no more grace
         self._build()
 
     def _build(self) -> None:
-        config = self._config
+        config = self._began.config
         self._lines, self._notes = Sink(1, name="access"), Sink(2, name="events")
         self._events = EventLog(self._notes, level=config.telemetry.log_level, log_format=config.telemetry.log_format)
         self._metrics = Metrics(
@@ -84,46 +88,29 @@ class Gateway:
         self._explain = Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events)
-        self._roster = Roster(config, self._timers, self._dispatcher, self._events)
+        self._roster = Roster(config, self._began.timers, self._dispatcher, self._events)
         self._backends = Backends(config, self._version, self._roster.suspect)
-        self._services = self._make_services()
-        self._shared = Shared(
-            handler=Pipeline(self._services),
-            limits=Limits(
-                field_bytes=config.limits.header_bytes,
-                fields=config.limits.headers,
-                hosts=frozenset(host.encode() for host in config.listen.hosts),
-                forward=frozenset(self._services.given.forward),
-            ),
-            timers=self._timers,
-            bounds=assembly.Bounds(
-                config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes
-            ),
-            high_water_bytes=config.limits.stream_buffer_bytes,
-        )
-        self._server = Server(self._shared)
-        self._watch()
-
-    def _make_services(self) -> Services:
-        config, timers = self._config, self._timers
-        return Services(
+        self._services = Services(
             dispatcher=self._dispatcher,
             backends=self._backends,
-            tenants=Tenants(make_book(config, self._backends.models), Throttle(config.timeouts.scale)),
+            tenants=Tenants(self._began.terms.book, Throttle(config.timeouts.scale)),
             metrics=self._metrics,
             access_log=AccessLog(self._lines, config.telemetry.log_format),
             events=self._events,
-            timers=self._timers,
-            relay_rules=assembly.relay_rules(config, timers),
-            given=Given(
-                bands=self._settings.bands,
-                total_s=timers.total_s,
-                first_byte_s=timers.first_byte_s,
-                forward=tuple(name.encode() for name in config.upstream.forward_headers),
-            ),
-            body_bytes=config.limits.body_bytes,
-            trusted_proxies=config.listen.trusted_proxies,
+            terms=self._began.terms,
         )
+        self._shared = Shared(
+            handler=Pipeline(self._services),
+            limits=self._began.limits,
+            timers=self._began.timers,
+            bounds=self._began.bounds,
+            high_water_bytes=config.limits.stream_buffer_bytes,
+        )
+        self._server = Server(self._shared)
+        self._access = Access(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
+        live = Live(services=self._services, shared=self._shared, roster=self._roster, access=self._access)
+        self._reloader = Reloader(self._loaded, self._began, live)
+        self._watch()
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -131,7 +118,7 @@ class Gateway:
         """Serve until told to stop, then drain. Returns the exit status."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report_exception)
-        self._dispatcher.handle(SettingsChanged(settings=self._settings))
+        self._dispatcher.handle(SettingsChanged(settings=self._began.settings))
         if self._lengths is not None:
             self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
         listener = await self._listen()
@@ -140,7 +127,9 @@ class Gateway:
             return 1
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        loop.add_signal_handler(signal.SIGHUP, self._reloader.ask, "SIGHUP")
         self._roster.start()
+        self._reloader.start()
         if self._lengths is not None:
             self._lengths.start()
         sweeper = tasks.start(self._sweep(), "sweep")
@@ -156,8 +145,8 @@ class Gateway:
         return 0
 
     async def _listen(self) -> Listener | None:
-        config = self._config
-        app = make_app(self, config.admin.tokens, metrics_auth=config.admin.metrics_auth, version=self._version)
+        config = self._began.config
+        app = make_app(self, self._access, version=self._version)
         try:
             listener = await listen(app, config.admin.host, config.admin.port)
         except OSError as error:
@@ -181,12 +170,12 @@ class Gateway:
         reason = os.strerror(error.errno) if error.errno else str(error)
         sys.stderr.write(
             f"forebay: cannot listen on {host}:{port}: {reason}.\n"
-            f"Set another {section}.port in {self._config_path}, or stop what uses this one.\n"
+            f"Set another {section}.port in {self._loaded.file}, or stop what uses this one.\n"
         )
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(self._timers.sweep_s)
+            await asyncio.sleep(self._services.timers.sweep_s)
             self._look_at_timers(time.monotonic())
 
     def _look_at_timers(self, now: float) -> None:
@@ -195,16 +184,16 @@ class Gateway:
         for run in list(self._services.runs):
             run.check(now)
         self._backends.sweep(now)
+        self._roster.sweep()
 
     # -- going down ------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """Nobody refused, nothing cut that can end within the grace, and out in time."""
         began_s = time.monotonic()
-        timers = self._timers
-        evict_at_s = began_s + max(
-            timers.drain_lag_s, timers.drain_grace_s - EVICT_BEFORE_END_S * self._config.timeouts.scale
-        )
+        await self._reloader.close()
+        timers, scale = self._services.timers, self._began.config.timeouts.scale
+        evict_at_s = began_s + max(timers.drain_lag_s, timers.drain_grace_s - EVICT_BEFORE_END_S * scale)
         end_s = began_s + timers.drain_grace_s
         self._events.info("draining", running=len(self._services.runs), grace_s=timers.drain_grace_s)
         self._shared.closing = True
@@ -212,13 +201,13 @@ class Gateway:
         self._services.refusing = True
         self._server.stop_accepting()
         await self._wait(evict_at_s, until_idle=True)
-        self._dispatcher.handle(SettingsChanged(settings=assembly.closed(self._settings)))
+        self._dispatcher.handle(SettingsChanged(settings=assembly.closed(self._reloader.current.settings)))
         await self._wait(end_s, until_idle=True)
         left = len(self._services.runs)
         for run in list(self._services.runs):
             run.interrupt(Reason.GATEWAY_SHUTDOWN)
         self._now.clear()
-        await self._wait(time.monotonic() + LAST_WORDS_S * self._config.timeouts.scale, until_idle=True)
+        await self._wait(time.monotonic() + LAST_WORDS_S * scale, until_idle=True)
         self._events.info("drained", cut=left, took_s=round(time.monotonic() - began_s, 3))
 
     async def _wait(self, until_s: float, *, until_idle: bool) -> None:
@@ -281,6 +270,14 @@ class Gateway:
         """What engines have told of themselves."""
         return self._roster.reports()
 
+    async def reload(self, by: str) -> Reloaded:
+        """Take over what the files say now."""
+        return await self._reloader.reload(by)
+
+    def configured(self) -> Configured:
+        """What is in force."""
+        return self._reloader.configured()
+
     def explain(self, request_id: str) -> Mapping[str, object] | None:
         """What became of a request."""
         return self._explain.find(request_id)
@@ -298,6 +295,7 @@ class Gateway:
 
     def _watch(self) -> None:
         metrics, services = self._metrics, self._services
+        watch_reloads(metrics, self._reloader, lambda: self._reloader.current.checksum)
         watch_callers(metrics, services.tenants)
         watch_flows(metrics, self._core.flows)
         watch_endpoints(metrics, self._core.endpoints)

@@ -1,17 +1,26 @@
-"""From a configuration to the parts that stand alone."""
+"""From a configuration to the parts that stand alone.
+
+`prepare` makes everything that a running gateway takes from its configuration: once at the start, and for a reload in a
+thread, so that the swap itself (`reload.py`) only hands over what is there.
+"""
 
 import contextlib
 import resource
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.backends import served_models
 from gateway.config import Config, Timers
+from gateway.describe import Given
 from gateway.dispatcher import Record
 from gateway.explain import Explain
+from gateway.http.head import Limits
 from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
 from gateway.relay.end import Rules
+from gateway.services import Terms
 from gateway.telemetry.log import EventLog
+from gateway.tenants import make_book
 from policies.core import Core
 from policies.decisions import Decision
 from policies.events import Event
@@ -28,6 +37,48 @@ class Bounds:
     max_connections: int
     body_bytes: int
     held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A configuration, and what was made of it. `checksum` is the same where the values in force are the same."""
+
+    config: Config
+    checksum: str
+    settings: Settings
+    timers: Timers
+    terms: Terms
+    limits: Limits
+    bounds: Bounds
+
+
+def prepare(config: Config) -> Prepared:
+    """Everything that a running gateway takes from its configuration."""
+    timers, settings = config.timers(), config.settings(SEED)
+    forward = tuple(name.encode() for name in config.upstream.forward_headers)
+    return Prepared(
+        config=config,
+        checksum=config.checksum(),
+        settings=settings,
+        timers=timers,
+        terms=Terms(
+            book=make_book(config, served_models(config)),
+            timers=timers,
+            relay_rules=relay_rules(config, timers),
+            given=Given(
+                bands=settings.bands, total_s=timers.total_s, first_byte_s=timers.first_byte_s, forward=forward
+            ),
+            body_bytes=config.limits.body_bytes,
+            trusted_proxies=config.listen.trusted_proxies,
+        ),
+        limits=Limits(
+            field_bytes=config.limits.header_bytes,
+            fields=config.limits.headers,
+            hosts=frozenset(host.encode() for host in config.listen.hosts),
+            forward=frozenset(forward),
+        ),
+        bounds=Bounds(config.listen.max_connections, config.limits.body_bytes, config.admission.max_queued_bytes),
+    )
 
 
 def open_journal(config: Config) -> Recorder | None:

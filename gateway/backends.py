@@ -1,4 +1,4 @@
-"""What requests are sent to: the models by name, and for every endpoint its pooled connections and constant heads."""
+"""What requests are sent to: for every endpoint its pooled connections and constant heads; and the models by name."""
 
 import asyncio
 import ssl
@@ -8,6 +8,8 @@ from gateway import tasks
 from gateway.callers import ServedModel
 from gateway.compose import EngineHead
 from gateway.config import Config, Timers
+from gateway.config.fleet import Endpoint
+from gateway.config.process import Timeouts
 from gateway.describe import takes
 from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
@@ -25,22 +27,28 @@ Connected = Callable[[UpstreamConnection | None], None]
 class Backend:
     """One endpoint as the data plane sees it. `hide`: what of it no client may read."""
 
-    def __init__(self, config: Config, index: int, version: str, suspect: Callable[[str], None]) -> None:
-        endpoint = config.endpoints[index]
+    def __init__(self, endpoint: Endpoint, version: str, suspect: Callable[[str], None]) -> None:
         self.name = endpoint.name
+        self.partition = endpoint.partition
         self.engine = ENGINES[endpoint.engine]
         self.hide = (endpoint.host.encode(), endpoint.authority.encode(), endpoint.name.encode())
-        scale = config.timeouts.scale
         self.connections = EndpointConnections(
-            Address(endpoint.host, endpoint.port),
-            idle_s=_idle_s(self.engine.keepalive_s, config.timeouts.upstream_keepalive_s) * scale,
-            tls=ssl.create_default_context() if endpoint.tls else None,
+            Address(endpoint.host, endpoint.port), tls=ssl.create_default_context() if endpoint.tls else None
         )
         self._endpoint = endpoint
         self._version = version
         self._suspect = suspect
         self._heads: dict[str, EngineHead] = {}
         self.text_runs: set[object] = set()  # requests on routes that run on its API process
+
+    def stands_for(self, endpoint: Endpoint) -> bool:
+        """Whether it is what the configuration now has under its name."""
+        known = self._endpoint
+        return (known.identity, known.api_key) == (endpoint.identity, endpoint.api_key)
+
+    def change(self, timeouts: Timeouts) -> None:
+        """The timers are these now."""
+        self.connections.idle_s = _idle_s(self.engine.keepalive_s, timeouts.upstream_keepalive_s) * timeouts.scale
 
     def head(self, route: Route) -> EngineHead:
         """The constant part of a request's head. Raises GatewayError where the engine has no such route."""
@@ -80,37 +88,60 @@ class Backend:
 
 
 class Backends:
-    """All of them, and what they serve."""
+    """All of them."""
 
     def __init__(self, config: Config, version: str, suspect: Callable[[str], None]) -> None:
-        backends = [Backend(config, index, version, suspect) for index in range(len(config.endpoints))]
-        self.by_name: Mapping[str, Backend] = {backend.name: backend for backend in backends}
-        self.models: Mapping[str, ServedModel] = {
-            name: ServedModel(
-                name=name,
-                served_as=model.served_as,
-                routes=frozenset(route.name for route in ROUTES if takes(model.kind, route)),
-                context_tokens=model.context_tokens,
-                max_output_tokens=model.max_output_tokens,
-                block_tokens=config.affinity.block_tokens,
-            )
-            for name, model in config.models.items()
-        }
+        self._version = version
+        self._suspect = suspect
+        self._retired: list[Backend] = []  # requests are still on their way there
+        self.by_name: Mapping[str, Backend] = {}
+        self.change(config)
+
+    def change(self, config: Config) -> None:
+        """These are the endpoints now. What runs on one that is gone ends there."""
+        before = self.by_name
+        self.by_name = {each.name: self._backend(each, before.get(each.name)) for each in config.endpoints}
+        for name, backend in before.items():
+            if self.by_name.get(name) is not backend:
+                backend.connections.retire()
+                self._retired.append(backend)
+        for backend in self.by_name.values():
+            backend.change(config.timeouts)
+
+    def _backend(self, endpoint: Endpoint, known: Backend | None) -> Backend:
+        return known if known and known.stands_for(endpoint) else Backend(endpoint, self._version, self._suspect)
 
     def sweep(self, now: float) -> None:
         """Close connections that have been idle for too long."""
         for backend in self.by_name.values():
             backend.connections.sweep(now)
+        if self._retired:
+            self._retired = [backend for backend in self._retired if backend.connections.open]
 
     def close(self) -> None:
         """Close every connection."""
-        for backend in self.by_name.values():
+        for backend in (*self.by_name.values(), *self._retired):
             backend.connections.close()
 
     def counts(self) -> tuple[int, int]:
         """Open and idle connections to engines."""
-        pools = [backend.connections for backend in self.by_name.values()]
+        pools = [backend.connections for backend in (*self.by_name.values(), *self._retired)]
         return sum(pool.open for pool in pools), sum(pool.idle for pool in pools)
+
+
+def served_models(config: Config) -> Mapping[str, ServedModel]:
+    """The models of a configuration, by name."""
+    return {
+        name: ServedModel(
+            name=name,
+            served_as=model.served_as,
+            routes=frozenset(route.name for route in ROUTES if takes(model.kind, route)),
+            context_tokens=model.context_tokens,
+            max_output_tokens=model.max_output_tokens,
+            block_tokens=config.affinity.block_tokens,
+        )
+        for name, model in config.models.items()
+    }
 
 
 def _idle_s(engine_s: float | None, unknown_s: float) -> float:

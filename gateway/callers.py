@@ -28,12 +28,13 @@ class ServedModel:
 class Caller:
     """A key of a tenant, or everybody where no key is asked for (`key` empty).
 
-    `salt`: of its prefix caches, 43 characters of unpadded base64url. `models`: by every name it may use for them.
+    `partition`: whose endpoints it uses, and no others. `salt`: of its prefix caches, 43 characters of unpadded base64url. `models`: by every name it may use for them.
     `band`: its class where it asks for none; `ceiling`: the most urgent one it gets. `expires_s`: Unix time.
     """
 
     tenant: str
     key: str
+    partition: str
     salt: str
     rules: FieldRules
     routes: frozenset[str]

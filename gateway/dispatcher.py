@@ -6,6 +6,7 @@ a turn of the loop of its own: a long queue would otherwise be walked by recursi
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
@@ -32,6 +33,7 @@ class Dispatcher:
         self.core = core
         self._record = record
         self._waiters: dict[str, Waiter] = {}
+        self._undelivered: deque[Decision] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf  # without a timer
 
@@ -56,12 +58,24 @@ class Dispatcher:
         for decision in decisions:
             if decision.request_id == asker:
                 answer = decision
-            elif (waiter := self._waiters.get(decision.request_id)) is not None:
-                asyncio.get_running_loop().call_soon(waiter.decided, decision)
+            else:
+                if not self._undelivered:
+                    asyncio.get_running_loop().call_soon(self.settle)
+                self._undelivered.append(decision)
         due = core.next_wakeup()
         if due is not None and due < self._armed_s:
             self._arm(due, now)
         return answer
+
+    def settle(self) -> None:
+        """Let everybody hear what was decided so far. Whoever has left meanwhile need not."""
+        for _ in range(len(self._undelivered)):
+            decision = self._undelivered.popleft()
+            waiter = self._waiters.get(decision.request_id)
+            if waiter is not None:
+                waiter.decided(decision)
+        if self._undelivered:
+            asyncio.get_running_loop().call_soon(self.settle)
 
     def close(self) -> None:
         """Stop the timer."""

@@ -4,7 +4,7 @@ An endpoint is made known with the operator's bounds as soon as a probe finds it
 a moment later: its context and the size of its KV cache then go to the core as new bounds of the same endpoint.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gateway.config import Config, Timers
@@ -17,13 +17,17 @@ from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
 from gateway.telemetry.log import EventLog
 from policies.events import CacheCleared, CacheTurned, EndpointDown, EndpointUp, LoadObserved
+from policies.types import Endpoint
 
 
 class Roster:
     """All endpoints of a configuration, looked after from `start` to `close`."""
 
     def __init__(self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog) -> None:
+        self._config = config
         self._endpoints = {endpoint.name: endpoint.described() for endpoint in config.endpoints}
+        self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
+        self._leaving: dict[str, Endpoint] = {}  # by URL: removed, and requests still run there
         self._dispatcher = dispatcher
         self._events = events
         scale = config.timeouts.scale
@@ -31,8 +35,7 @@ class Roster:
         self._prober = Prober(self._directory, _probe_targets(config), every_s=timers.probe_s, scale=scale)
         self._scraper = Scraper(_scrape_targets(config), every_s=timers.scrape_s, scale=scale)
         self._scraper.on_load, self._scraper.on_facts = self._load, self._facts
-        urls = [(each.name, each.kv_events) for each in config.endpoints if each.kv_events]
-        self._kv_events = KvEvents(urls, scale=scale)
+        self._kv_events = KvEvents(_feed_urls(config), scale=scale)
         self._kv_events.on_cleared, self._kv_events.on_turned = self._cleared, self._turned
 
     def start(self) -> None:
@@ -41,11 +44,49 @@ class Roster:
         self._prober.start()
         self._kv_events.start()
 
+    async def well(self, config: Config) -> set[str]:
+        """Those of a new configuration that are new and well: they can be used at once."""
+        kept = self._kept(config)
+        return await self._prober.well(target for target in _probe_targets(config) if target.name not in kept)
+
+    def _kept(self, config: Config) -> set[str]:
+        engines = {each.name: each.identity for each in self._config.endpoints}
+        return {each.name for each in config.endpoints if engines.get(each.name) == each.identity}
+
+    def change(self, config: Config, timers: Timers, well: Collection[str]) -> None:
+        """The endpoints are these now. One that is gone, or is another under an old name, gets nothing new: what runs
+        there ends there. One that is the same with other bounds has them at once."""
+        kept, self._config = self._kept(config), config
+        for name, _ in self._directory.standings():
+            if name not in kept:
+                self._remove(name)
+        self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
+        known, self._endpoints = self._endpoints, {each.name: each.described() for each in config.endpoints}
+        self._directory.change(self._endpoints, [name for name in self._endpoints if name not in kept])
+        self._prober.change(_probe_targets(config), timers.probe_s)
+        self._scraper.change(_scrape_targets(config), timers.scrape_s)
+        self._kv_events.change(_feed_urls(config))
+        for name in self._endpoints:
+            if name in kept and self._endpoints[name] != known[name] and self._directory.standing(name).up:
+                self._tell(name, self._scraper.facts(name))
+            if name in well and name not in kept:
+                self._directory.good(name)
+
     async def close(self) -> None:
         """Stop looking."""
         await self._prober.close()
         await self._scraper.close()
         await self._kv_events.close()
+
+    def sweep(self) -> None:
+        """Make known who was only waiting for its hardware to be free of what another partition had there."""
+        gone = [url for url, left in self._leaving.items() if not self._holds(left.name)]
+        for url in gone:
+            left = self._leaving.pop(url)
+            heirs = [name for name, where in self._urls.items() if where == url and self._directory.standing(name).up]
+            for name in heirs:
+                if self._endpoints[name].partition != left.partition:
+                    self._up(name)
 
     def suspect(self, name: str) -> None:
         """A request could not reach this endpoint."""
@@ -63,7 +104,21 @@ class Roster:
         """What engines have published of their KV caches."""
         return self._kv_events.feeds()
 
+    def _remove(self, name: str) -> None:
+        self._events.info("endpoint removed", endpoint=name)
+        self._kv_events.down(name)
+        self._dispatcher.handle(EndpointDown(name=name))
+        if self._holds(name):
+            self._leaving.setdefault(self._urls[name], self._endpoints[name])
+
+    def _holds(self, name: str) -> bool:
+        """Whether requests run on one that is down."""
+        return any(view.name == name for view in self._dispatcher.core.endpoints())
+
     def _up(self, name: str) -> None:
+        leaving = self._leaving.get(self._urls[name])
+        if leaving is not None and leaving.partition != self._endpoints[name].partition:
+            return  # a partition's hardware is its own: it is drained first
         self._events.info("endpoint up", endpoint=name)
         self._dispatcher.handle(EndpointUp(endpoint=self._endpoints[name]))
         self._scraper.up(name)
@@ -76,6 +131,9 @@ class Roster:
 
     def _facts(self, name: str, facts: Facts) -> None:
         self._events.info("endpoint known", endpoint=name, context=facts.context_tokens, kv=facts.kv_tokens)
+        self._tell(name, facts)
+
+    def _tell(self, name: str, facts: Facts) -> None:
         known = replace(self._endpoints[name], context_tokens=facts.context_tokens, kv_tokens=facts.kv_tokens)
         self._dispatcher.handle(EndpointUp(endpoint=known))
 
@@ -103,6 +161,10 @@ def _probe_targets(config: Config) -> Iterable[ProbeTarget]:
     for endpoint in config.endpoints:
         url = endpoint.url + ENGINES[endpoint.engine].health_path
         yield ProbeTarget(name=endpoint.name, url=url, api_key=endpoint.api_key)
+
+
+def _feed_urls(config: Config) -> Iterable[tuple[str, str]]:
+    return [(each.name, each.kv_events) for each in config.endpoints if each.kv_events]
 
 
 def _scrape_targets(config: Config) -> Iterable[ScrapeTarget]:

@@ -10,9 +10,12 @@ Nothing here decides where or when a request goes: the core does. No task, nothi
 
 import asyncio
 import time
+from collections.abc import Mapping
+from copy import copy
 
 from gateway import describe
 from gateway.backends import Backend
+from gateway.callers import Caller, urgency
 from gateway.compose import EngineHead, trace_lines
 from gateway.dialects.call import Target, read, write
 from gateway.dialects.facts import UNTOLD
@@ -27,7 +30,7 @@ from gateway.request import Request
 from gateway.telemetry.record import ms
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject
 from policies.events import Bounced, Cancelled, Cause, Finished, FirstToken, Outcome
-from policies.types import InferenceRequest
+from policies.types import Band, InferenceRequest
 
 TEXT_AT_ONCE = 2  # on one endpoint: these routes stall an engine's API process (CVE-2025-62426)
 
@@ -38,6 +41,10 @@ _TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 _NOT_CONNECTED = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
 _BOUNCED, _TEXT = How.BOUNCED, Kind.TEXT
+
+
+class CrossedPartition(Exception):
+    """A request was given an endpoint of another partition than its tenant's: a bug, caught before a byte is sent."""
 
 
 class Run(Request):
@@ -131,6 +138,8 @@ class Run(Request):
         services, record = self.services, self.record
         self._number = dispatch.attempt
         self._backend = backend = services.backends.by_name[dispatch.endpoint]
+        if backend.partition != self.caller.partition:
+            raise CrossedPartition(f"{record.request_id} of {self.caller.partition} was given {backend.name}")
         self._head = backend.head(self.route)  # raises where the engine has no such route
         if self.route.kind is _TEXT:
             if len(backend.text_runs) >= TEXT_AT_ONCE:
@@ -248,6 +257,51 @@ class Run(Request):
         self.record.ttft_ms = ms(time.monotonic() - self.exchange.received_s)
         if not self._ended:
             self.services.dispatcher.handle(FirstToken(request_id=self.record.request_id, attempt=self._number))
+
+    # -- a new configuration ---------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """It waits for a place, and the core has given it none."""
+        return self._admitted and not self._trying and not self._ended
+
+    def revoke(self, error: GatewayError) -> None:
+        """It waits, and may not any more."""
+        self._leave()
+        self.refuse(error, "expired")
+
+    def is_of(self, caller: Caller, bands: Mapping[str, Band]) -> bool:
+        """Whether it is what it would be if it came now from this caller. Raises GatewayError: it would be refused."""
+        call, known = self._call, self.caller
+        if call is None or caller.model(call) != self._model:
+            return False
+        band = urgency(self.wishes.asked_band, caller, bands).band
+        return (caller.partition, caller.salt, band) == (known.partition, known.salt, self.wishes.band)
+
+    def step_out(self) -> None:
+        """Leave the queue, to `ask_again`."""
+        request_id = self.record.request_id
+        self.services.dispatcher.leave(request_id, Cancelled(request_id=request_id))
+
+    def ask_again(self, caller: Caller) -> None:
+        """Ask for a place as what it is now, in the order of its arrival."""
+        try:
+            self._follow(self.services.dispatcher.arrive(self._described_anew(caller), self))
+        except Exception as error:
+            self._fail(error)
+
+    def _described_anew(self, caller: Caller) -> InferenceRequest:
+        call, record = self._call, self.record
+        if call is None:
+            raise RuntimeError("a request whose answer has begun does not wait")
+        self.caller = caller
+        self.wishes = copy(self.wishes)  # those of the head stay what they were
+        self.wishes.belong(caller, self.services.tenants.book, self.services.given.bands)
+        record.band = self.wishes.band
+        self._model = model = caller.model(call)
+        describe.check_fits(call, model)
+        facts = describe.Facts(record.request_id, caller.tenant, self.exchange.received_s, self.deadline_s, caller.salt)
+        return describe.request(call, model, self.wishes, facts)
 
     # -- departure -------------------------------------------------------------------------------------------------
 

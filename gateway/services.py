@@ -1,7 +1,7 @@
 """What every request of a gateway shares: put together once by the app, handed to each run."""
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
 from gateway.backends import Backends
@@ -14,7 +14,7 @@ from gateway.relay.end import Rules
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
-from gateway.tenants import Tenants
+from gateway.tenants import Book, Tenants
 from policies.decisions import Reason
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -30,9 +30,21 @@ class Active(Protocol):
         """End it because the gateway ends."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the configuration says to requests. Times are scaled already."""
+
+    book: Book
+    timers: Timers
+    relay_rules: Rules
+    given: Given
+    body_bytes: int
+    trusted_proxies: tuple[Network, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Times are scaled already."""
+    """The terms stand here by themselves: each request reads some of them."""
 
     dispatcher: Dispatcher
     backends: Backends
@@ -40,15 +52,25 @@ class Services:
     metrics: Metrics
     access_log: AccessLog
     events: EventLog
-    timers: Timers
-    relay_rules: Rules
-    given: Given
-    body_bytes: int
-    trusted_proxies: tuple[Network, ...]
+    terms: InitVar[Terms]
+    timers: Timers = field(init=False)
+    relay_rules: Rules = field(init=False)
+    given: Given = field(init=False)
+    body_bytes: int = field(init=False)
+    trusted_proxies: tuple[Network, ...] = field(init=False)
     ids: Ids = field(default_factory=Ids)
     runs: set[Active] = field(default_factory=set)
     ready: bool = False
     refusing: bool = False  # draining, past the lag: whatever is new gets 503
+
+    def __post_init__(self, terms: Terms) -> None:
+        self.change(terms)
+
+    def change(self, terms: Terms) -> None:
+        """From now on requests come under these terms."""
+        self.tenants.book, self.given = terms.book, terms.given
+        self.timers, self.relay_rules = terms.timers, terms.relay_rules
+        self.body_bytes, self.trusted_proxies = terms.body_bytes, terms.trusted_proxies
 
     def client_address(self, exchange: Exchange) -> str:
         """Whose request it is: the peer, or what a trusted proxy says."""

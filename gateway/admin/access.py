@@ -25,8 +25,13 @@ _SCHEME = "bearer "
 class Access:
     """Decides over requests by the configured tokens."""
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: Sequence[Token], *, metrics_auth: bool = False) -> None:
+        self.change(tokens, metrics_auth=metrics_auth)
+
+    def change(self, tokens: Sequence[Token], *, metrics_auth: bool) -> None:
+        """These are the tokens from the next request on. `metrics_auth`: one is asked for on `/metrics` too."""
         self._tokens = [(token, token.sha256.lower().encode()) for token in tokens]
+        self.metrics_auth = metrics_auth
 
     def refusal(self, request: web.Request, role: Role) -> web.Response | None:
         """The answer to a request that may not use a path of `role`, None if it may."""

@@ -1,12 +1,15 @@
 """The JSON bodies of the admin listener, described with examples in docs/admin-api.md. Fields are only ever added."""
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from gateway.admin.operations import Operations
+from gateway.admin.operations import Configured, Operations, Reloaded
+from gateway.config import ConfigError
+from gateway.config.effective import effective
 from gateway.endpoints.scrape import Report
 from policies.state.views import EndpointView, FlowView
 
@@ -80,6 +83,32 @@ def _engine(report: Report) -> dict[str, Any]:
         "kv_usage": load and load.kv_usage,
         "age_s": round(report.load_age_s, 3) if load else None,
     }
+
+
+def reloaded(outcome: Reloaded) -> dict[str, Any]:
+    """What a reload has changed, or everything that is wrong."""
+    if outcome.errors:
+        return {"errors": [_error(error) for error in outcome.errors]}
+    return {"checksum": outcome.checksum, "changed": outcome.changed}
+
+
+def config(configured: Configured) -> dict[str, Any]:
+    """Every value in force, and what was wrong with the last files that were not taken over."""
+    failure = configured.failure
+    return {
+        "checksum": configured.checksum,
+        "loaded_at": _moment(configured.loaded_s),
+        "last_failure": failure and {"at": _moment(failure.at_s), "errors": [_error(one) for one in failure.errors]},
+        "config": effective(configured.config),
+    }
+
+
+def _error(error: ConfigError) -> dict[str, Any]:
+    return {name: getattr(error, name) for name in ("file", "line", "column", "path", "message")}
+
+
+def _moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def queues(operations: Operations) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from gateway.admin import answers
 from gateway.admin.access import Access
-from gateway.admin.operations import Operations, Role, Token
+from gateway.admin.operations import Operations, Role
 from gateway.telemetry import render
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -20,22 +20,22 @@ VERSION = web.AppKey("version", str)
 STARTED_S = web.AppKey("started_s", float)
 
 
-def make_app(
-    operations: Operations, tokens: Sequence[Token] = (), *, metrics_auth: bool = False, version: str = ""
-) -> web.Application:
-    """The application over a running gateway. Without `tokens` every path is open: for loopback only."""
+def make_app(operations: Operations, access: Access, *, version: str = "") -> web.Application:
+    """The application over a running gateway."""
     app = web.Application(middlewares=[_as_json], client_max_size=MAX_BODY_BYTES)
     app[OPERATIONS] = operations
-    app[ACCESS] = Access(tokens)
+    app[ACCESS] = access
     app[VERSION] = version
     app[STARTED_S] = time.monotonic()
     app.on_response_prepare.append(_name_no_versions)
     app.router.add_get("/livez", _livez)
     app.router.add_get("/readyz", _readyz)
-    app.router.add_get("/metrics", _guarded("read", _metrics) if metrics_auth else _metrics)
+    app.router.add_get("/metrics", _metrics)
     app.router.add_get("/health", _guarded("read", _health))
     app.router.add_get("/admin/v1/queues", _guarded("read", _queues))
     app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
+    app.router.add_get("/admin/v1/config", _guarded("read", _config))
+    app.router.add_post("/admin/v1/reload", _guarded("operate", _reload))
     app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
     return app
 
@@ -60,7 +60,11 @@ async def _readyz(request: web.Request) -> web.Response:
     return web.Response(text="ok" if ready else "not ready", status=200 if ready else 503)
 
 
-async def _metrics(request: web.Request) -> web.Response:
+async def _metrics(request: web.Request) -> web.StreamResponse:
+    access = request.app[ACCESS]
+    refusal = access.refusal(request, "read") if access.metrics_auth else None
+    if refusal is not None:
+        return refusal
     pieces = []
     for piece in request.app[OPERATIONS].render_metrics():
         pieces.append(piece)
@@ -84,9 +88,27 @@ async def _explain(request: web.Request) -> web.Response:
     return answers.json_answer(found)
 
 
-async def _drain(request: web.Request) -> web.Response:
+async def _config(request: web.Request) -> web.Response:
+    # In a thread: a thousand tenants are megabytes.
+    body = await asyncio.to_thread(answers.config, request.app[OPERATIONS].configured())
+    return answers.json_answer(body)
+
+
+async def _reload(request: web.Request) -> web.Response:
+    operations = request.app[OPERATIONS]
+    if operations.phase() != "serving":
+        return answers.error_answer(409, "not_serving", "The gateway is starting or shutting down.")
+    outcome = await asyncio.shield(operations.reload(_who(request)))  # also when the caller leaves
+    return answers.json_answer(answers.reloaded(outcome), 422 if outcome.errors else 200)
+
+
+def _who(request: web.Request) -> str:
     token = request.app[ACCESS].token(request)
-    request.app[OPERATIONS].start_drain(token.id if token else "local")
+    return token.id if token else "local"
+
+
+async def _drain(request: web.Request) -> web.Response:
+    request.app[OPERATIONS].start_drain(_who(request))
     return answers.json_answer({"phase": request.app[OPERATIONS].phase()}, 202)
 
 

@@ -1,8 +1,10 @@
 """What the admin listener needs of the gateway: the only way between the two."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from gateway.config import Config, ConfigError
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
 from policies.state.views import EndpointView, FlowView, Totals
@@ -11,8 +13,35 @@ Phase = Literal["starting", "serving", "draining"]
 Role = Literal["read", "operate"]
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A configuration that was not taken over: when, Unix time, and everything that was wrong with it."""
+
+    at_s: float
+    errors: tuple[ConfigError, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """What came of a reload: nothing has changed where there are `errors`. `checksum` of what is in force."""
+
+    checksum: str
+    changed: tuple[str, ...] = ()
+    errors: tuple[ConfigError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What is in force, since when (Unix time), and what went wrong since."""
+
+    config: Config
+    checksum: str
+    loaded_s: float
+    failure: Failure | None
+
+
 class Operations(Protocol):
-    """The running gateway as an operator sees it. Everything here is O(state), quick, and never waits."""
+    """The running gateway as an operator sees it. All but `reload` is O(state), quick, and never waits."""
 
     def phase(self) -> Phase:
         """`/readyz` answers 200 in `serving` only, also with no endpoint up (http.md 12)."""
@@ -36,6 +65,14 @@ class Operations(Protocol):
 
     def reports(self) -> Iterable[Report]:
         """Every configured endpoint, with what it has told of itself."""
+        ...
+
+    async def reload(self, by: str) -> Reloaded:
+        """Take over what the files say now. `by`: the id of the token, for the log."""
+        ...
+
+    def configured(self) -> Configured:
+        """The configuration in force."""
         ...
 
     def explain(self, request_id: str) -> Mapping[str, object] | None:

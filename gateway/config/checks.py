@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from gateway.config.document import Plain
 from gateway.config.kinds import is_loopback, url_parts
 from gateway.config.problems import Path, Problem, did_you_mean
+from policies.types import SHARED
 
 POOLS_A_MODEL = 4  # tenancy.md 1.1
 
@@ -155,16 +156,22 @@ def _fault_of_lender(pools: Mapping, name: str, lender: Plain) -> str:
 
 
 def _closed_to_long_prompts(root: Mapping) -> Iterator[Problem]:
-    lanes: dict[str, list[Plain]] = {}
+    lanes: dict[tuple[str, str], list[Plain]] = {}
     for _, endpoint in _endpoints(root):
         members = endpoint.get("pools")
         for name in members if isinstance(members, tuple) else ():
             if isinstance(name, str):
-                lanes.setdefault(name, []).append(endpoint.get("long_lanes", 1))
+                lanes.setdefault((name, str(endpoint.get("partition", SHARED))), []).append(
+                    endpoint.get("long_lanes", 1)
+                )
+    closed = {name: partition for (name, partition), each in lanes.items() if not any(each)}
     for name, pool in _mapping(root.get("pools")).items():
         held = _mapping(pool)
-        if held.get("lanes") != "off" and not held.get("borrow") and lanes.get(name) and not any(lanes[name]):
-            message = "all its endpoints have long_lanes: 0 and it borrows from none: nobody would take a long prompt"
+        if held.get("lanes") != "off" and not held.get("borrow") and name in closed:
+            where = "" if closed[name] == SHARED else f" of {closed[name]}"
+            message = (
+                f"all its endpoints{where} have long_lanes: 0 and it borrows from none: nobody would take a long prompt"
+            )
             yield Problem(path=("pools", name), message=message, at_key=True)
 
 

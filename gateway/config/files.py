@@ -14,6 +14,7 @@ from gateway.config.problems import ConfigError, ConfigErrors
 MAX_BYTES = MIB
 FOLDER = "tenants.d"
 SUFFIX = ".yaml"
+Stamp = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,21 @@ def gather(path: Path) -> Texts:
     tenants = {str(file): text for file in paths if (text := _read(file, errors)) is not None}
     there = (path.parent / FOLDER).is_dir()
     return Texts(file=str(path), main=main, tenants=tenants if there else None, errors=tuple(errors))
+
+
+def stamp(path: Path) -> Stamp:
+    """By what a change of any of these files shows. Links are followed: a Kubernetes volume changes where one leads."""
+    folder = path.parent / FOLDER
+    names = [path, *_tenant_files(folder, [])]
+    return (folder.is_dir(), *((str(name), *_figures(name)) for name in names))
+
+
+def _figures(path: Path) -> tuple[int, ...]:
+    try:
+        seen = path.stat()
+    except OSError:
+        return ()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _tenant_files(folder: Path, errors: list[ConfigError]) -> Iterator[Path]:

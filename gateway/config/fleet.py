@@ -8,9 +8,18 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.config.kinds import EngineUrl, EventsUrl, Ref, Whole, url_parts
-from gateway.config.section import ModelName, Name, Section, not_empty, several
+from gateway.config.section import RESTART, ModelName, Name, Section, not_empty, several
 from gateway.config.tenant import TenantId
 from policies import types
+
+
+class Partition(Section):
+    """Endpoints that only its tenants use, and the only ones that they use."""
+
+    mode: Literal["hard"] = Field("hard", description="Nothing crosses it, also not when all its engines are down.")
+    tenants: Annotated[tuple[TenantId, ...], BeforeValidator(not_empty)] = Field(
+        description="All its tenants. Each one's file says `partition: NAME`.", json_schema_extra={"minItems": 1}
+    )
 
 
 class Isolation(Section):
@@ -20,7 +29,7 @@ class Isolation(Section):
         default_factory=lambda: secrets.token_bytes(32),
         description="Key of the cache salts sent to engines. Required with more than one tenant; set it where several"
         " gateways share engines.",
-        json_schema_extra={"x-default": "random per start"},
+        json_schema_extra={"x-default": "random per start", **RESTART},
         repr=False,
         exclude=True,
     )
@@ -112,6 +121,7 @@ class Endpoint(Section):
         " `--kv-events-config`). Needs `pip install 'forebay[kv-events]'`. Its events carry prompts in clear: only over"
         " loopback or a private network.",
     )
+    partition: Name = Field(types.SHARED, description="The partition it belongs to: `shared`, or one of `partitions`.")
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
         None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True
     )
@@ -144,6 +154,11 @@ class Endpoint(Section):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What makes it this engine and not another one under the same name."""
+        return self.url, self.engine, self.partition
+
     def described(self) -> types.Endpoint:
         """The endpoint as the core knows it, before it was asked what it is."""
         return types.Endpoint(
@@ -153,4 +168,5 @@ class Endpoint(Section):
             max_prefill_tokens=self.max_prefill_tokens,
             long_lanes=self.long_lanes,
             long_prefill_cap=self.long_prefill_cap,
+            partition=self.partition,
         )

@@ -6,16 +6,16 @@ fields are judged with those of `tenant_defaults` beneath; an error that came fr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config import checks, tenant_checks
+from gateway.config import checks, partition_checks, tenant_checks
 from gateway.config.document import Document, Node, Place, Plain, Unreadable, parse
-from gateway.config.files import MAX_BYTES, Texts, gather
+from gateway.config.files import MAX_BYTES, Stamp, Texts, gather, stamp
 from gateway.config.inherit import is_inherited, merged
 from gateway.config.problems import ConfigError, ConfigErrors, Path, Problem, did_you_mean, shown, written
 from gateway.config.schema import at
@@ -33,6 +33,7 @@ class Loaded:
     """A valid configuration: its Config and, for `forebay config show` and `forebay keys`, where each value stands.
 
     `warnings`: what is legal, but does not do what somebody may have meant. `tenants`: file and tree by tenant id.
+    `stamp`: of the files when they were read.
     """
 
     file: str
@@ -40,6 +41,11 @@ class Loaded:
     config: Config
     tenants: Mapping[str, tuple[str, Document]] = field(default_factory=dict)
     warnings: tuple[ConfigError, ...] = ()
+    stamp: Stamp = ()
+
+    def error(self, problem: Problem) -> ConfigError:
+        """Something wrong with forebay.yaml that shows only where it is to be used."""
+        return _error(self.file, self.document.root.locate(problem.path, problem.at_key), problem)
 
 
 def load(path: FilePath, environ: Mapping[str, str]) -> Config:
@@ -52,7 +58,8 @@ def load(path: FilePath, environ: Mapping[str, str]) -> Config:
 
 def load_document(path: FilePath, environ: Mapping[str, str]) -> Loaded:
     """As `load`, with the trees the Config was made from."""
-    return judge(gather(path), environ)
+    seen = stamp(path)  # before anything is read: what changes from now on shows
+    return replace(judge(gather(path), environ), stamp=seen)
 
 
 def read(text: str, file: str, environ: Mapping[str, str], tenants: Mapping[str, str] | None = None) -> Loaded:
@@ -143,7 +150,7 @@ class _Judging:
         for problem in checks.contradictions(self.main.plain, keys_asked=self._texts.tenants is not None):
             self.main.contradict(problem)
         by_file = {part.file: part for part in self.parts}
-        for file, problem in tenant_checks.contradictions(fleet):
+        for file, problem in (*tenant_checks.contradictions(fleet), *partition_checks.contradictions(fleet)):
             if file in by_file:
                 by_file[file].contradict(problem, self._defaults)
             else:

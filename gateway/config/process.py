@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gateway.config.headers import HeaderName
 from gateway.config.kinds import GIB, KIB, MIB, Host, IpNetwork, Network, Number, Size, Text, Whole
-from gateway.config.section import FilePath, Name, Section
+from gateway.config.section import RESTART, FilePath, Name, Section
 
 HostName = Annotated[str, Text(r"[A-Za-z0-9.:_\-\[\]]{1,255}", "a host name", lower=True)]
 Sha256 = Annotated[str, Text("[0-9a-fA-F]{64}", "the token's SHA-256: 64 hexadecimal digits", lower=True, secret=True)]
@@ -28,8 +28,11 @@ class Listen(Section):
     host: Annotated[str, Host()] = Field(
         "0.0.0.0",
         description="Address of the data listener. Any but a loopback address needs tenant files or `allow_anonymous`.",
+        json_schema_extra=RESTART,
     )
-    port: Annotated[int, Whole(1, 65535)] = Field(8080, description="Port of the data listener.")
+    port: Annotated[int, Whole(1, 65535)] = Field(
+        8080, description="Port of the data listener.", json_schema_extra=RESTART
+    )
     max_connections: Annotated[int, Whole(16, 1_000_000)] = Field(
         default_factory=_default_connections,
         description="Open client connections; beyond, nobody else is let in.",
@@ -60,9 +63,13 @@ class Admin(Section):
     """The admin listener: health, metrics, operations."""
 
     host: Annotated[str, Host()] = Field(
-        "127.0.0.1", description="Address of the admin listener. Any but a loopback address needs `tokens`."
+        "127.0.0.1",
+        description="Address of the admin listener. Any but a loopback address needs `tokens`.",
+        json_schema_extra=RESTART,
     )
-    port: Annotated[int, Whole(1, 65535)] = Field(9090, description="Port of the admin listener.")
+    port: Annotated[int, Whole(1, 65535)] = Field(
+        9090, description="Port of the admin listener.", json_schema_extra=RESTART
+    )
     tokens: tuple[AdminToken, ...] = Field((), description="Who may use it. Empty: anyone who can reach it.")
     metrics_auth: bool = Field(False, description="Ask for a token on `/metrics` too.")
 
@@ -126,7 +133,9 @@ class Timeouts(Section):
     )
     client_stall_s: ClientSide = Field(60.0, description="A client that reads nothing while there are bytes for it.")
     scale: Annotated[float, Number(0.05, 1, unit="")] = Field(
-        1.0, description="Multiplies every timer of the gateway, fixed ones too. For tests."
+        1.0,
+        description="Multiplies every timer of the gateway, fixed ones too. For tests.",
+        json_schema_extra=RESTART,
     )
 
 
@@ -156,9 +165,12 @@ class Telemetry(Section):
     tenant_labels: Annotated[int, Whole(1, 1000)] = Field(
         100,
         description="Tenants that have a label of their own in metrics, in the order they come; the rest is `other`.",
+        json_schema_extra=RESTART,
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level of log lines.")
     log_format: Literal["json", "text"] = Field("json", description="Form of the log lines on stdout.")
     journal: FilePath | None = Field(
-        None, description="File the decision journal is written to, for `forebay replay`. Sizes and ids, no text."
+        None,
+        description="File the decision journal is written to, for `forebay replay`. Sizes and ids, no text.",
+        json_schema_extra=RESTART,
     )

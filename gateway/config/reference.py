@@ -50,7 +50,7 @@ def _rows(path: str, field: Schema, root: type[Section]) -> Iterator[str]:
     if "patternProperties" in node:  # names of one's choice for plain values
         node = {**inner(node, root), **{word: node[word] for word in ("default", "description") if word in node}}
         path += ".NAME"
-    yield f"| `{path}` | {_value(node)} | {_default(node)} | {node.get('description', '')} |"
+    yield f"| `{path}` | {_value(node)} | {_default(node)} | {_meaning(node)} |"
 
 
 def _inside(path: str, node: Schema, root: type[Section]) -> tuple[str, Schema]:
@@ -93,6 +93,11 @@ def _band(node: Schema) -> str:
     if node["minimum"] == node["maximum"]:
         return f"{node['minimum']}"
     return f"{node['minimum']:,} – {node['maximum']:,}"
+
+
+def _meaning(node: Schema) -> str:
+    meaning: str = node.get("description", "")
+    return f"{meaning} A change needs a restart." if node.get("x-restart") else meaning
 
 
 def _default(node: Schema) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.config.kinds import GIB, MIB, Number, Size, Whole
-from gateway.config.section import FilePath, Section, all_defaults
+from gateway.config.section import RESTART, FilePath, Section, all_defaults
 
 QueueTimeout = Annotated[float, Number(0.1, 3600)]
 MaxQueued = Annotated[int, Whole(1, 1_000_000)]
@@ -121,6 +121,7 @@ class Length(Section):
     state_file: FilePath | None = Field(
         None,
         description="File that keeps what was learned over restarts; written every minute and at the end. Counts, no text.",
+        json_schema_extra=RESTART,
     )
 
 

@@ -3,12 +3,16 @@
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from gateway.config.kinds import Text
 
 Name = Annotated[str, Text("[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name (letters, digits, '.', '_', '-'; at most 64)")]
 ModelName = Annotated[str, Text(r"(?!.*\$\{)[!-~]{1,256}", "a model name (1 to 256 printable characters, no space)")]
 FilePath = Annotated[str, Text(r"(?!.*\$\{)[^\x00-\x1f]{1,4096}", "a file path")]
+
+
+RESTART: JsonDict = {"x-restart": True}  # of a field whose changed value only a restart can take over
 
 
 class Section(BaseModel):

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from gateway.config.kinds import Moment, Number, Text, Whole
 from gateway.config.section import ModelName, Name, Section, all_defaults
+from policies.types import SHARED
 
 CLASSES = ("critical", "interactive", "standard", "batch")  # by rank
 ClassName = Literal["critical", "interactive", "standard", "batch"]
@@ -114,6 +115,10 @@ class Inherited(Section):
     weight: Annotated[float, Number(0.1, 100, unit="")] = Field(
         1.0, description="Share inside a class, beside other tenants that wait."
     )
+    partition: Name = Field(
+        SHARED,
+        description="Whose endpoints it uses, and no others: `shared`, or one of `partitions`, which names it too.",
+    )
     models: tuple[Grant, ...] | None = Field(
         None,
         description="The models a tenant may use. `[]`: none.",
@@ -157,4 +162,4 @@ class Tenant(Inherited, Identity):
 
     def described(self) -> dict[str, object]:
         """The tenant as the core's settings have it."""
-        return {"id": self.id, "weight": self.weight}
+        return {"id": self.id, "weight": self.weight, "partition": self.partition}

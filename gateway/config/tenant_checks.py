@@ -11,6 +11,7 @@ from gateway.config.document import Plain
 from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.tenant import CLASSES
 from gateway.engines import ENGINES
+from policies.types import SHARED
 
 Mapping = dict[str, Plain]
 Found = Iterator[tuple[str, Problem]]
@@ -219,6 +220,8 @@ def _domains(root: Mapping, fleet: Fleet, endpoint: Mapping) -> set[str]:
     made: set[str] = set()
     for tenant in fleet.tenants or []:
         held = _mapping(tenant.merged)
+        if held.get("partition", SHARED) != endpoint.get("partition", SHARED):
+            continue
         if any(grant.get("name") in models for _, grant in _items(held.get("models"))):
             made |= _domains_of(tenant.id, held)
     return made

@@ -8,7 +8,7 @@ import xxhash
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from gateway.config import process
-from gateway.config.fleet import Endpoint, Isolation, Model, Pool
+from gateway.config.fleet import Endpoint, Isolation, Model, Partition, Pool
 from gateway.config.kinds import Whole
 from gateway.config.scheduling import Affinity, Classes, Length
 from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
@@ -40,6 +40,11 @@ class Config(Section):
     pools: Annotated[dict[Name, Pool], BeforeValidator(not_empty)] = Field(
         description="Pools by name, at most 4 a model.",
         json_schema_extra={"minProperties": 1, "additionalProperties": False},
+    )
+    partitions: dict[Name, Partition] = Field(
+        default_factory=dict,
+        description="Hard partitions by name. `shared` always exists.",
+        json_schema_extra={"default": {}, "additionalProperties": False},
     )
     endpoints: Annotated[tuple[Endpoint, ...], BeforeValidator(not_empty)] = Field(
         description="The engines.", json_schema_extra={"minItems": 1}

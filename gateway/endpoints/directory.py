@@ -5,7 +5,7 @@ before anybody acts on it. An endpoint that was never reached is not up. Only pr
 a reason to probe sooner (`suspect`), because it may have been the request's own fault.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 FAILURES = 3  # http.md 9
@@ -31,6 +31,11 @@ class Directory:
         self._on_up = on_up
         self._on_down = on_down
         self.on_suspect: Callable[[str], None] = lambda name: None  # the prober's, once it runs
+
+    def change(self, names: Iterable[str], anew: Collection[str]) -> None:
+        """The endpoints are these now. Nothing is known any more of those in `anew`: they are others under old names."""
+        before = self._standings
+        self._standings = {name: before[name] if name in before and name not in anew else Standing() for name in names}
 
     def standing(self, name: str) -> Standing:
         """What is known about one endpoint; KeyError for a name that is not configured."""
@@ -64,7 +69,7 @@ class Directory:
 
     def suspect(self, name: str) -> None:
         """A request could not reach this endpoint: have probes decide soon, if they have not already."""
-        standing = self._standings[name]
-        if standing.up and not standing.suspected:
+        standing = self._standings.get(name)  # None: it was removed while the request was on its way
+        if standing is not None and standing.up and not standing.suspected:
             standing.suspected = True
             self.on_suspect(name)

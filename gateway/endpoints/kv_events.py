@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import msgspec
 
 from gateway import tasks
+from gateway.endpoints.watches import Watches
 
 if TYPE_CHECKING:
     from zmq.asyncio import Context, Socket
@@ -134,25 +135,33 @@ class KvEvents:
         self._feeds = {name: Feed(name=name, url=url) for name, url in urls}
         self._report_s, self._silent_s = REPORT_S * scale, SILENT_S * scale
         self._context: Context | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watches = Watches(self._listen, "kv events")
+        self._reporting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to listen. Needs a running loop; without any feed it does nothing, and pyzmq is not needed."""
-        if not self._feeds:
-            return
-        import zmq.asyncio
+        if self._feeds and self._context is None:
+            import zmq.asyncio
 
-        self._context = context = zmq.asyncio.Context()
-        for feed in self._feeds.values():
-            self._tasks.append(tasks.start(self._listen(feed, context), f"kv events {feed.name}"))
-        self._tasks.append(tasks.start(self._report(), "kv events"))
+            self._context = zmq.asyncio.Context()
+            self._reporting = tasks.start(self._report(), "kv events")
+        self._watches.change(self._feeds.values())
+
+    def change(self, urls: Iterable[tuple[str, str]]) -> None:
+        """Listen to these from now on."""
+        known = self._feeds
+        self._feeds = {
+            name: known[name] if name in known and known[name].url == url else Feed(name=name, url=url)
+            for name, url in urls
+        }
+        self.start()
 
     async def close(self) -> None:
         """Stop listening."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._watches.close()
+        if self._reporting is not None:
+            self._reporting.cancel()
+            await asyncio.gather(self._reporting, return_exceptions=True)
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
@@ -166,16 +175,21 @@ class KvEvents:
         """What was heard from each."""
         yield from self._feeds.values()
 
-    async def _listen(self, feed: Feed, context: "Context") -> None:
-        socket = _subscribe(context, feed.url)
-        while True:
+    async def _listen(self, feed: Feed) -> None:
+        while self._context is not None:
+            socket = _subscribe(self._context, feed.url)
             try:
-                async with asyncio.timeout(self._silent_s):
-                    frames = await socket.recv_multipart()
+                await self._take(feed, socket)
             except TimeoutError:
+                pass  # it may be a connection that is none any more: made anew
+            finally:
                 socket.close()
-                socket = _subscribe(context, feed.url)
-                continue
+
+    async def _take(self, feed: Feed, socket: "Socket") -> None:
+        """Take what comes until nothing comes for too long."""
+        while True:
+            async with asyncio.timeout(self._silent_s):
+                frames = await socket.recv_multipart()
             if feed.take(frames):
                 self.on_cleared(feed.name)
             await asyncio.sleep(0)  # a receive of what is there already does not wait

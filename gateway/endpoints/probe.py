@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from gateway import tasks
 from gateway.endpoints.directory import Directory
+from gateway.endpoints.watches import Watches
 
 TIMEOUT_S = 2.0
 SUSPECT_S = 0.25
@@ -41,26 +41,32 @@ class Prober:
         self._directory = directory
         self._targets = tuple(targets)
         self._every_s = every_s
-        self._suspect_s = SUSPECT_S * scale
-        self._timeout_s = min(every_s, TIMEOUT_S * scale)
+        self._scale = scale
         self._random = random.Random()
-        self._hurry = {target.name: asyncio.Event() for target in self._targets}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._closing = False
+        self._hurry: dict[str, asyncio.Event] = {}
+        self._watches = Watches(self._watch, "probe")
 
     def start(self) -> None:
         """Begin to probe. Needs a running loop."""
         self._session = self._open_session()
         self._directory.on_suspect = lambda name: self._hurry[name].set()
-        self._tasks = [tasks.start(self._watch(target), f"probe {target.name}") for target in self._targets]
+        self.change(self._targets, self._every_s)
+
+    def change(self, targets: Iterable[ProbeTarget], every_s: float) -> None:
+        """Probe these from now on, in that period."""
+        self._targets, self._every_s = tuple(targets), every_s
+        self._hurry = {target.name: self._hurry.get(target.name) or asyncio.Event() for target in self._targets}
+        self._watches.change(self._targets)
+
+    async def well(self, targets: Iterable[ProbeTarget]) -> set[str]:
+        """Probe these once, whether they are looked after or not. The names of those that are well."""
+        asked = tuple(targets)
+        causes = await asyncio.gather(*(self._probe(target) for target in asked))
+        return {target.name for target, cause in zip(asked, causes, strict=True) if not cause}
 
     async def close(self) -> None:
         """End every probe, also one that hangs."""
-        self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._watches.close()
         await self._session.close()
 
     async def _watch(self, target: ProbeTarget) -> None:
@@ -69,7 +75,7 @@ class Prober:
             began_s = loop.time()
             self._hurry[target.name].clear()
             cause = await self._probe(target)
-            if self._closing:  # aiohttp takes a cancel at the very moment of its own timeout for that timeout
+            if not self._watches.has(target):
                 return
             if cause:
                 self._directory.failed(target.name, cause)
@@ -87,13 +93,15 @@ class Prober:
                     await self._hurry[name].wait()
             except TimeoutError:
                 return
-        await asyncio.sleep(began_s + self._suspect_s - loop.time())
+        await asyncio.sleep(began_s + SUSPECT_S * self._scale - loop.time())
 
     async def _probe(self, target: ProbeTarget) -> str:
         """Why the endpoint is not well, "" if it is."""
         headers = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         try:
-            async with self._session.get(target.url, headers=headers, allow_redirects=False) as answer:
+            async with self._session.get(
+                target.url, headers=headers, allow_redirects=False, timeout=self._timeout()
+            ) as answer:
                 return "" if answer.status == 200 else f"status {answer.status}"
         except TimeoutError:
             return "timeout"
@@ -110,6 +118,8 @@ class Prober:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=30),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             auto_decompress=False,
         )
+
+    def _timeout(self) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=min(self._every_s, TIMEOUT_S * self._scale))

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 import msgspec
 
-from gateway import tasks
 from gateway.endpoints.exposition import Exposition, Load, NotMetrics, load, wanted
+from gateway.endpoints.watches import Watches
 from gateway.engines.row import Gauges
 
 STALE_PERIODS = 4  # scheduling.md 5
@@ -105,29 +105,41 @@ class Scraper:
         self.on_facts: Callable[[str, Facts], None] = lambda name, facts: None
         self._targets = tuple(targets)
         self._every_s = every_s
-        self._timeout_s = min(every_s, TIMEOUT_S * scale)
+        self._scale = scale
         self._random = random.Random()
         self._scraped = {target.name: _Scraped() for target in self._targets}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._closing = False
+        self._watches = Watches(self._watch, "scrape")
 
     def start(self) -> None:
         """Begin to ask whoever is up. Needs a running loop."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=30),
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             auto_decompress=False,
         )
-        self._tasks = [tasks.start(self._watch(target), f"scrape {target.name}") for target in self._targets]
+        self._watches.change(self._targets)
+
+    def change(self, targets: Iterable[ScrapeTarget], every_s: float) -> None:
+        """Ask these from now on, in that period. One that is another than before, and up, is asked anew what it is."""
+        before = {target.name: target for target in self._targets}
+        self._targets, self._every_s = tuple(targets), every_s
+        known = self._scraped
+        self._scraped = {
+            target.name: known[target.name] if before.get(target.name) == target else _Scraped()
+            for target in self._targets
+        }
+        self._watches.change(self._targets)
+        for name, scraped in self._scraped.items():
+            if name in known and known[name] is not scraped and known[name].up.is_set():
+                self.up(name)
+
+    def facts(self, name: str) -> Facts:
+        """What an endpoint has told it is."""
+        return self._scraped[name].facts
 
     async def close(self) -> None:
         """End every task, also one whose engine hangs."""
-        self._closing = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
+        await self._watches.close()
         await self._session.close()
 
     def up(self, name: str) -> None:
@@ -162,14 +174,14 @@ class Scraper:
 
     async def _watch(self, target: ScrapeTarget) -> None:
         loop, scraped = asyncio.get_running_loop(), self._scraped[target.name]
-        while not self._closing:  # aiohttp takes a cancel at the very moment of its own timeout for that timeout
+        while self._watches.has(target):
             await scraped.up.wait()
             began_s = loop.time()
             if not scraped.asked:
                 await self._ask_models(target, scraped)
             elif target.gauges is None:
                 scraped.up.clear()  # nothing more to ask until it has been away
-            if target.gauges is not None and not self._closing:
+            if target.gauges is not None and self._watches.has(target):
                 await self._scrape(target, target.gauges, scraped)
             await asyncio.sleep(began_s + self._every_s * self._random.uniform(0.9, 1.1) - loop.time())
 
@@ -180,7 +192,7 @@ class Scraper:
                 body = await _whole(answer)
         except _NO_ANSWER:
             return
-        if self._closing or not scraped.up.is_set() or answer.status >= 500:
+        if not self._watches.has(target) or not scraped.up.is_set() or answer.status >= 500:
             return
         scraped.asked = True
         lengths = _contexts(body, target.served_as) if answer.status == 200 else []
@@ -195,7 +207,7 @@ class Scraper:
             result = "invalid"
         except _NO_ANSWER:
             pass
-        if self._closing or not scraped.up.is_set():
+        if not self._watches.has(target) or not scraped.up.is_set():
             return
         if seen is not None:
             result = self._take(target.name, scraped, began_s, seen)
@@ -240,7 +252,10 @@ class Scraper:
         headers = {"accept-encoding": "identity"}  # vLLM compresses its metrics for whoever takes that
         if target.api_key:
             headers["authorization"] = f"Bearer {target.api_key}"
-        async with self._session.get(target.url + path, headers=headers, allow_redirects=False) as answer:
+        timeout = aiohttp.ClientTimeout(total=min(self._every_s, TIMEOUT_S * self._scale))
+        async with self._session.get(
+            target.url + path, headers=headers, allow_redirects=False, timeout=timeout
+        ) as answer:
             yield answer
 
 

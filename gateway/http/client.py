@@ -76,6 +76,10 @@ class ClientConnection(asyncio.Protocol):
         """Between two requests."""
         return self.state == _IDLE
 
+    def forget_heads(self) -> None:
+        """What was concluded from heads that came before holds no longer."""
+        self.reader.forget()
+
     def give_back(self, held_bytes: int) -> None:
         """So many bytes of a body are held no longer."""
         self.shared.held_bytes -= held_bytes

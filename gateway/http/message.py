@@ -88,6 +88,11 @@ class RequestReader:
         else:
             self._parse(data)
 
+    def forget(self) -> None:
+        """A head that comes again is to be judged again."""
+        self._known = None
+        self._learned = 0
+
     def end(self) -> None:
         """The connection is gone. (The parser refers to this: without the cycle nothing waits for a collection.)"""
         del self._parser

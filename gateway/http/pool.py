@@ -17,9 +17,9 @@ class ConnectFailed(Exception):
 class EndpointConnections:
     """The connections to one endpoint: those that are idle, newest last, and how many are open."""
 
-    def __init__(self, address: Address, *, idle_s: float, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: Address, *, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
-        self.idle_s = idle_s
+        self.idle_s = 0.0  # how long an idle one is kept; 0: none is
         self._tls = tls
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
@@ -95,6 +95,12 @@ class EndpointConnections:
         """Close what has been idle for too long; the oldest stand first."""
         while self._idle and now - self._idle[0].idle_since_s >= self.idle_s:
             self._idle.pop(0).transport.abort()
+
+    def retire(self) -> None:
+        """Pool no connection any more: what is in use ends, what is idle is closed."""
+        self._retired = True
+        while self._idle:
+            self._idle.pop().transport.abort()
 
     def close(self) -> None:
         """Close every connection and pool none again."""

@@ -67,6 +67,9 @@ class Connection(Protocol):
     def is_idle(self) -> bool:
         """Between two requests."""
 
+    def forget_heads(self) -> None:
+        """What was concluded from heads that came before holds no longer."""
+
     def close(self, *, reset: bool = False) -> None:
         """Close it after what was written; `reset`: so that the peer cannot take it for a proper end."""
 
@@ -83,3 +86,10 @@ class Shared:
     connections: set[Connection] = field(default_factory=set)
     held_bytes: int = 0  # of request bodies in memory
     closing: bool = False  # every answer from now on closes its connection
+
+    def change(self, limits: Limits, timers: Timers, bounds: Bounds, high_water_bytes: int) -> None:
+        """These hold from the next head on. This is the one place where known heads stop being known: with a head goes
+        who sent it, what it may do and what it asked for."""
+        self.limits, self.timers, self.bounds, self.high_water_bytes = limits, timers, bounds, high_water_bytes
+        for connection in self.connections:
+            connection.forget_heads()

@@ -21,6 +21,10 @@ class AccessLog:
 
     def __init__(self, sink: Sink, log_format: LogFormat = "json") -> None:
         self._sink = sink
+        self.change(log_format)
+
+    def change(self, log_format: LogFormat) -> None:
+        """Write lines in that form."""
         self._as_json = log_format == "json"
 
     def write(self, record: RequestRecord) -> None:

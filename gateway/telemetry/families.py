@@ -166,6 +166,15 @@ KV_EVENTS = _watched_counter(
 KV_EVENT_GAPS = _watched_counter(
     "forebay_kv_event_gaps_total", "endpoint", "Times that messages with such events were lost on the way."
 )
+RELOADS = _watched_counter(
+    "forebay_config_reload_total", "result", "Times the configuration was read again: ok, or error (nothing changed)."
+)
+RELOAD_FAILED = _gauge(
+    "forebay_config_reload_failed", "", "1 = what the files say now is wrong, and the configuration before is in force."
+)
+CONFIG = _gauge(
+    "forebay_config_info", "checksum", "Always 1. The checksum is the same where the same values are in force."
+)
 CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."

@@ -21,6 +21,15 @@ class CallersView(Protocol):
     def unknown_classes(self) -> int: ...
 
 
+class ReloadsView(Protocol):
+    """How reading new configurations went."""
+
+    @property
+    def results(self) -> Mapping[str, int]: ...
+    @property
+    def failed(self) -> bool: ...
+
+
 class StandingView(Protocol):
     """What probes have told about one endpoint, as the directory has it."""
 
@@ -94,6 +103,13 @@ def watch_callers(metrics: Metrics, callers: CallersView) -> None:
     metrics.watch(families.AUTH_FAILURES, lambda: [((cause,), n) for cause, n in callers.failures.items()])
     metrics.watch(families.CLASS_CLAMPED, lambda: list(callers.clamped.items()))
     metrics.watch_value(families.CLASS_UNKNOWN, lambda: callers.unknown_classes)
+
+
+def watch_reloads(metrics: Metrics, reloads: ReloadsView, checksum: Callable[[], str]) -> None:
+    """Which configuration is in force, and how reading new ones went."""
+    metrics.watch(families.RELOADS, lambda: [((result,), count) for result, count in reloads.results.items()])
+    metrics.watch_value(families.RELOAD_FAILED, lambda: reloads.failed)
+    metrics.watch(families.CONFIG, lambda: [((checksum(),), 1)])
 
 
 def watch_endpoints(metrics: Metrics, endpoints: Callable[[], Sequence[EndpointView]]) -> None:

@@ -35,10 +35,14 @@ class EventLog:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sink = sink
-        self._rank = _RANKS[level]
-        self._json = log_format == "json"
+        self.change(level, log_format)
         self._now = now
         self._quiet: dict[str, tuple[float, int]] = {}  # kind -> (silent until, lines left out)
+
+    def change(self, level: Level, log_format: LogFormat) -> None:
+        """Write lines of that level and above, in that form."""
+        self._rank = _RANKS[level]
+        self._json = log_format == "json"
 
     def write(self, level: Level, event: str, **fields: Value) -> None:
         """Write one line: `event` is a short fixed sentence, `fields` are its facts."""

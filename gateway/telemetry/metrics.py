@@ -119,6 +119,10 @@ class Metrics:
         for family, read in process.READINGS:
             self.watch_value(family, read)
 
+    def change(self, models: Collection[str]) -> None:
+        """These are the configured models now. What was counted stays."""
+        self._models = frozenset(models)
+
     def received(self, record: RequestRecord) -> Lane:
         """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there. Returns where
         it is counted, for `ended`."""

@@ -8,8 +8,7 @@ from gateway.config import Config, Tenant
 from gateway.config.tenant import CLASSES, Allow, Key
 from gateway.dialects.call import FieldRules
 from gateway.tenants.salts import cache_salt
-
-PARTITION = "shared"
+from policies.types import SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,11 @@ class Book:
 
     keys: Mapping[bytes, Entry]
     anonymous: Caller | None = None
+
+    def callers(self) -> dict[tuple[str, str], Caller]:
+        """Everybody who may use the gateway, by tenant and key."""
+        found = [self.anonymous, *(entry.caller for entry in self.keys.values())]
+        return {(caller.tenant, caller.key): caller for caller in found if caller is not None}
 
 
 def make_book(config: Config, models: Mapping[str, ServedModel]) -> Book:
@@ -55,7 +59,8 @@ class _Maker:
         return Caller(
             tenant="default",
             key="",
-            salt=cache_salt(self._config.isolation.salt_secret, PARTITION, "tenant", "default"),
+            partition=SHARED,
+            salt=cache_salt(self._config.isolation.salt_secret, SHARED, "tenant", "default"),
             rules=self._rules(defaults.allow),
             routes=frozenset(defaults.allow.routes),
             models={**models, **aliases},
@@ -80,6 +85,7 @@ class _Maker:
         return Caller(
             tenant=tenant.id,
             key=key.id,
+            partition=tenant.partition,
             salt=self._salt(tenant, key),
             rules=rules,
             routes=frozenset(tenant.allow.routes),
@@ -92,7 +98,8 @@ class _Maker:
     def _salt(self, tenant: Tenant, key: Key) -> str:
         cache = tenant.cache
         names = {"tenant": tenant.id, "key": key.id, "group": cache.group or ""}
-        return cache_salt(self._config.isolation.salt_secret, PARTITION, cache.isolation, names[cache.isolation])
+        secret = self._config.isolation.salt_secret
+        return cache_salt(secret, tenant.partition, cache.isolation, names[cache.isolation])
 
     def _rules(self, allow: Allow) -> FieldRules:
         return FieldRules(

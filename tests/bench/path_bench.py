@@ -23,7 +23,7 @@ from typing import Any
 import uvloop
 
 from gateway.app import Gateway
-from gateway.config import load
+from gateway.config import load_document
 from gateway.http.client import ClientConnection
 from gateway.http.upstream import UpstreamConnection
 from policies.events import SettingsChanged
@@ -117,9 +117,9 @@ class Path:
     """A gateway whose two ends are fed by hand."""
 
     def __init__(self) -> None:
-        self.gateway = Gateway(load(CONFIG, os.environ), CONFIG)
+        self.gateway = Gateway(load_document(CONFIG, os.environ))
         gateway = self.gateway
-        gateway._dispatcher.handle(SettingsChanged(settings=gateway._settings))
+        gateway._dispatcher.handle(SettingsChanged(settings=gateway._began.settings))
         gateway._roster._up("a")
         self.client = ClientConnection(gateway._shared)
         self.client.connection_made(Wire())  # type: ignore[arg-type]

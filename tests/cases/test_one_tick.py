@@ -19,7 +19,7 @@ import pytest_asyncio
 import yaml
 
 from gateway.app import Gateway
-from gateway.config import load
+from gateway.config import load_document
 from tests.cases.streams import ROUTES, stream_of
 from tests.kit import wire
 from tests.kit.gateway import config
@@ -57,7 +57,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         )
         file = tmp_path / "forebay.yaml"
         file.write_text(yaml.safe_dump(settings))
-        gateway = Gateway(load(file, {}), file)
+        gateway = Gateway(load_document(file, {}))
         made = House(gateway, engine, port)
         running = asyncio.create_task(gateway.run())
         await until(lambda: bool(engine.probes) and gateway.phase() == "serving", 5, "not serving")

@@ -15,6 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import tasks
 from gateway.admin import Phase, listen, make_app
+from gateway.admin.access import Access
+from gateway.admin.operations import Configured, Failure, Reloaded
+from gateway.config import ConfigError, read
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.exposition import Load
 from gateway.endpoints.scrape import Facts, Report
@@ -38,6 +41,14 @@ def a_token(name: str, secret: str, role: str) -> AToken:
     return AToken(id=name, sha256=hashlib.sha256(secret.encode()).hexdigest(), role=role)
 
 
+FILE = """\
+version: 1
+models: {m: {context_tokens: 4096}}
+pools: {p: {model: m}}
+endpoints: [{name: e0, url: "http://10.0.0.1:8000", pools: [p], api_key: "${KEY}"}]
+listen: {host: 127.0.0.1}
+"""
+WRONG = ConfigError(file="f.yaml", line=3, column=9, path="pools.p", message="no endpoint belongs to this pool")
 TOKENS = (a_token("ops", OPERATE, "operate"), a_token("grafana", READ, "read"))
 
 
@@ -50,8 +61,20 @@ class SomeOperations:
     metrics: Metrics = field(default_factory=lambda: Metrics(models=["llama"], version="1"))
     fails: bool = False
 
+    outcome: Reloaded = field(default_factory=lambda: Reloaded(checksum="c0ffee", changed=("endpoints.s0",)))
+    reloads: list[str] = field(default_factory=list)
+
     def phase(self) -> Phase:
         return self.now
+
+    async def reload(self, by: str) -> Reloaded:
+        self.reloads.append(by)
+        return self.outcome
+
+    def configured(self) -> Configured:
+        config = read(FILE, "f.yaml", {"KEY": "hidden"}).config
+        failure = Failure(1_700_000_000.0, self.outcome.errors) if self.outcome.errors else None
+        return Configured(config, "c0ffee", 1_700_000_000.5, failure)
 
     def totals(self) -> Totals:
         if self.fails:
@@ -131,7 +154,7 @@ class Admin:
 async def serving(
     operations: SomeOperations, tokens: tuple[AToken, ...] = TOKENS, *, metrics_auth: bool = False
 ) -> AsyncIterator[Admin]:
-    app = make_app(operations, tokens, metrics_auth=metrics_auth, version="1.2.3")
+    app = make_app(operations, Access(tokens, metrics_auth=metrics_auth), version="1.2.3")
     listener = await listen(app, "127.0.0.1", 0)
     try:
         async with aiohttp.ClientSession() as session:
@@ -231,6 +254,8 @@ async def test_a_drain_is_asked_for_once_or_more_and_names_who_did() -> None:
         ("GET", "/metrics", 200, 200, 200),
         ("GET", "/health", 401, 200, 200),
         ("GET", "/admin/v1/queues", 401, 200, 200),
+        ("GET", "/admin/v1/config", 401, 200, 200),
+        ("POST", "/admin/v1/reload", 401, 403, 200),
         ("POST", "/admin/v1/drain", 401, 403, 202),
     ],
 )
@@ -381,7 +406,7 @@ async def test_a_large_body_is_not_read() -> None:
 
 async def test_a_port_in_use_is_an_oserror() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="address already in use"):
-        await listen(make_app(SomeOperations()), "127.0.0.1", taken.getsockname()[1])
+        await listen(make_app(SomeOperations(), Access(())), "127.0.0.1", taken.getsockname()[1])
 
 
 async def test_a_scrape_is_prometheus_text() -> None:
@@ -422,3 +447,42 @@ async def test_the_lag_sampler_sees_a_blocked_loop() -> None:
     assert slow == 1
     assert sum(counts) >= 3
     assert total > 0.2
+
+
+async def test_a_reload_tells_what_it_has_changed() -> None:
+    operations = SomeOperations()
+    async with serving(operations) as admin:
+        answer = await admin.ask("/admin/v1/reload", OPERATE, "POST")
+    assert (answer.status, answer.json()) == (200, {"checksum": "c0ffee", "changed": ["endpoints.s0"]})
+    assert operations.reloads == ["ops"]
+
+
+async def test_a_reload_of_wrong_files_tells_everything_that_is_wrong_and_where() -> None:
+    operations = SomeOperations(outcome=Reloaded(checksum="c0ffee", errors=(WRONG,)))
+    async with serving(operations) as admin:
+        answer = await admin.ask("/admin/v1/reload", OPERATE, "POST")
+        told = (await admin.ask("/admin/v1/config", READ)).json()
+    error = {"file": "f.yaml", "line": 3, "column": 9, "path": "pools.p", "message": "no endpoint belongs to this pool"}
+    assert (answer.status, answer.json()) == (422, {"errors": [error]})
+    assert told["last_failure"] == {"at": "2023-11-14T22:13:20.000Z", "errors": [error]}
+
+
+@pytest.mark.parametrize("phase", ["starting", "draining"])
+async def test_nothing_is_reloaded_before_and_after_serving(phase: Phase) -> None:
+    operations = SomeOperations(now=phase)
+    async with serving(operations) as admin:
+        answer = await admin.ask("/admin/v1/reload", OPERATE, "POST")
+    assert (answer.status, answer.json()["error"]["code"]) == (409, "not_serving")  # type: ignore[index]
+    assert operations.reloads == []
+
+
+async def test_the_configuration_in_force_is_told_without_secrets() -> None:
+    async with serving(SomeOperations()) as admin:
+        answer = await admin.ask("/admin/v1/config", READ)
+    told = answer.json()
+    config = told["config"]
+    assert (told["checksum"], told["loaded_at"], told["last_failure"]) == ("c0ffee", "2023-11-14T22:13:20.500Z", None)
+    assert config["endpoints"][0]["api_key"] == config["isolation"]["salt_secret"] == "***"  # type: ignore[index]
+    assert config["classes"]["batch"]["queue_timeout_s"] == 300.0  # type: ignore[index]
+    assert config["tenants"] is None  # type: ignore[index]
+    assert b"hidden" not in answer.body

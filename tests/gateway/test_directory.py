@@ -101,7 +101,7 @@ def test_an_endpoint_that_is_down_is_not_suspected() -> None:
 
 def test_an_unknown_name_is_an_error() -> None:
     directory = Seen().directory
-    for call in (directory.good, directory.suspect, directory.standing):
+    for call in (directory.good, directory.standing):
         with pytest.raises(KeyError):
             call("c")
 

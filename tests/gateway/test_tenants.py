@@ -6,7 +6,6 @@ import itertools
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,7 +14,7 @@ import yaml
 
 from gateway.app import Gateway
 from gateway.callers import Caller, ServedModel, Urgency, urgency
-from gateway.config import Config, read
+from gateway.config import Config, Loaded, read
 from gateway.errors import GatewayError
 from gateway.http.client import ClientConnection
 from gateway.http.head import Head
@@ -41,9 +40,13 @@ MODELS = {
 }
 
 
-def config(*tenants: dict[str, Any], fleet: str = LOCAL) -> Config:
+def loaded(*tenants: dict[str, Any], fleet: str = LOCAL) -> Loaded:
     files = {f"tenants.d/{one['id']}.yaml": yaml.safe_dump(one) for one in tenants}
-    return read(fleet, "f.yaml", ENVIRON, files or None).config
+    return read(fleet, "f.yaml", ENVIRON, files or None)
+
+
+def config(*tenants: dict[str, Any], fleet: str = LOCAL) -> Config:
+    return loaded(*tenants, fleet=fleet).config
 
 
 def book(*tenants: dict[str, Any], fleet: str = LOCAL) -> Book:
@@ -272,8 +275,8 @@ class Wire:
     def close(self) -> None: ...
 
 
-async def test_a_new_book_of_keys_is_in_force_for_heads_that_are_known_already(tmp_path: Path) -> None:
-    gateway = Gateway(config(tenant("acme")), tmp_path / "forebay.yaml")
+async def test_a_new_book_of_keys_is_in_force_for_heads_that_are_known_already() -> None:
+    gateway = Gateway(loaded(tenant("acme")))
     tenants, old = gateway._services.tenants, gateway._services.tenants.book
     connection, wire = ClientConnection(gateway._shared), Wire()
     connection.connection_made(wire)  # type: ignore[arg-type]

@@ -1,0 +1,222 @@
+"""A new configuration for a running gateway: read beside the loop, taken over between two events, or not at all.
+
+  files changed, SIGHUP, POST reload  ->  read, judged, prepared: in a thread  ->  `Live.swap`: one call, nothing awaited
+
+Requests in progress keep what they began with. Those that still wait are judged again: who may not any more is refused,
+who belongs elsewhere asks anew. Whatever is wrong with the files, nothing changes, and it is said once.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway import tasks
+from gateway.admin.access import Access
+from gateway.admin.operations import Configured, Failure, Reloaded
+from gateway.assembly import Prepared, prepare
+from gateway.callers import Caller
+from gateway.config import ConfigError, ConfigErrors, Loaded, load_document
+from gateway.config.changes import differences, kept, need_restart
+from gateway.config.files import Stamp, stamp
+from gateway.errors import GatewayError
+from gateway.http.shared import Shared
+from gateway.roster import Roster
+from gateway.run import Run
+from gateway.services import Services
+from policies.decisions import Reason
+from policies.events import SettingsChanged
+from policies.types import Pool
+
+POLL_S = 1.0  # tenancy.md 11
+SETTLE_S = 0.2
+SETTLES = 50  # looks at files that go on changing; then they are read as they are
+SWITCH_S = 0.0005  # for so long the reading thread may keep the loop from running
+SHOWN = 10  # changes named in a line of the log
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """The parts of a running gateway that hold values of its configuration."""
+
+    services: Services
+    shared: Shared
+    roster: Roster
+    access: Access
+
+    def swap(self, old: Prepared, new: Prepared, well: Collection[str]) -> None:
+        """Take over a configuration, from one event to the next. `well`: new endpoints that were found well."""
+        services, config, dispatcher = self.services, new.config, self.services.dispatcher
+        dispatcher.settle()  # who was given a place goes there, as it was decided
+        services.change(new.terms)
+        services.backends.change(config)
+        services.metrics.change(list(config.models))
+        services.access_log.change(config.telemetry.log_format)
+        services.events.change(config.telemetry.log_level, config.telemetry.log_format)
+        self.shared.change(new.limits, new.timers, new.bounds, config.limits.stream_buffer_bytes)
+        self.access.change(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
+        again = self._judge_who_waits(_moved_models(old, new))
+        dispatcher.settle()  # what was decided about those that stepped out is of no interest
+        self.roster.change(config, new.timers, well)
+        dispatcher.handle(SettingsChanged(settings=new.settings))
+        for run, caller in again:
+            run.ask_again(caller)
+
+    def _judge_who_waits(self, moved: set[str]) -> list[tuple[Run, Caller]]:
+        """Refuse those that may not wait any more. Returns those that have stepped out to ask anew, in their order.
+
+        What was reserved for them goes back with their leaving: for the core they have left like any client.
+        """
+        services = self.services
+        callers = services.tenants.book.callers()
+        again: list[tuple[Run, Caller]] = []
+        for run in [run for run in services.runs if isinstance(run, Run) and run.waiting]:
+            caller = callers.get((run.caller.tenant, run.caller.key))
+            try:
+                if caller is None:
+                    raise GatewayError(Reason.BAD_KEY)
+                if not run.is_of(caller, services.given.bands) or run.record.model in moved:
+                    again.append((run, caller))
+            except GatewayError as error:
+                run.revoke(error)
+        for run, _ in again:
+            run.step_out()
+        return sorted(again, key=lambda each: each[0].exchange.received_s)
+
+
+class Reloader:
+    """Looks after the files of a running gateway. `current`: what is in force."""
+
+    def __init__(self, loaded: Loaded, began: Prepared, live: Live) -> None:
+        self.current = began
+        self.failed = False  # the last time, and since
+        self.results = {"ok": 0, "error": 0}
+        self._path = Path(loaded.file)
+        self._seen = loaded.stamp
+        self._live = live
+        self._events = live.services.events
+        self._scale = began.config.timeouts.scale
+        self._loaded_s = time.time()
+        self._failure: Failure | None = None
+        self._one = asyncio.Lock()
+        self._closed = False
+        self._poll: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for changes. Needs a running loop."""
+        self._poll = tasks.start(self._look(), "configuration")
+
+    async def close(self) -> None:
+        """Take over nothing any more."""
+        self._closed = True
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.gather(self._poll, return_exceptions=True)
+
+    def ask(self, by: str) -> None:
+        """Reload, and have nobody wait for it."""
+        tasks.start(self.reload(by), "reload")
+
+    async def reload(self, by: str) -> Reloaded:
+        """Take over what the files say now, or keep everything. `by`: who asked, for the log."""
+        async with self._one:
+            try:
+                new = await asyncio.to_thread(self._read)
+                well = await self._live.roster.well(new.config)
+                return self._take(by, new, well) if not self._closed else Reloaded(checksum=self.current.checksum)
+            except ConfigErrors as wrong:
+                if wrong.__cause__ is not None:
+                    self._events.failure("reload failed", wrong.__cause__)
+                return self._keep(by, wrong.errors)
+
+    def configured(self) -> Configured:
+        """What is in force, and what went wrong last."""
+        current = self.current
+        return Configured(current.config, current.checksum, self._loaded_s, self._failure)
+
+    def _take(self, by: str, new: Prepared, well: Collection[str]) -> Reloaded:
+        changed = differences(self.current.config, new.config)
+        if changed:
+            old, self.current, self._loaded_s = self.current, new, time.time()
+            try:
+                self._live.swap(old, new, well)
+            except Exception as error:  # part of it is in force; the next good file sets it right
+                raise self._fault(error) from error
+        self.results["ok"] += 1
+        self.failed, self._failure = False, None
+        shown = [*changed[:SHOWN], *([f"{len(changed) - SHOWN} more"] if len(changed) > SHOWN else [])]
+        self._events.info("reloaded", by=by, checksum=new.checksum, changed=", ".join(shown))
+        return Reloaded(checksum=new.checksum, changed=changed)
+
+    def _keep(self, by: str, errors: Sequence[ConfigError]) -> Reloaded:
+        self.results["error"] += 1
+        self.failed, self._failure = True, Failure(time.time(), tuple(errors))
+        self._events.error("reload failed", by=by, errors=len(errors), first=str(errors[0]))
+        return Reloaded(checksum=self.current.checksum, errors=tuple(errors))
+
+    def _read(self) -> Prepared:
+        """In a thread: everything that takes time, and everything that can go wrong."""
+        old = self.current.config
+        try:
+            with _giving_way():
+                loaded = load_document(self._path, os.environ)
+                config = kept(old, loaded.config)
+                wrong = [loaded.error(problem) for problem in need_restart(old, config)]
+                if wrong:
+                    raise ConfigErrors(wrong)
+                return prepare(config)
+        except ConfigErrors:
+            raise
+        except Exception as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception) -> ConfigErrors:
+        """A fault of this program over these files."""
+        message = f"cannot be taken over: {type(error).__name__}, see the log"
+        return ConfigErrors([ConfigError(file=str(self._path), line=0, column=0, path="", message=message)])
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S * self._scale)
+            now = await asyncio.to_thread(stamp, self._path)
+            if now != self._seen:
+                self._seen = await self._settled(now)
+                await self.reload("a change of the files")
+
+    async def _settled(self, seen: Stamp) -> Stamp:
+        """The stamp of the files once they have not changed for a moment."""
+        for _ in range(SETTLES):
+            before = seen
+            await asyncio.sleep(SETTLE_S * self._scale)
+            seen = await asyncio.to_thread(stamp, self._path)
+            if seen == before:
+                break
+        return seen
+
+
+@contextmanager
+def _giving_way() -> Iterator[None]:
+    """Let the loop have the interpreter sooner while a thread works for long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _moved_models(old: Prepared, new: Prepared) -> set[str]:
+    """Models whose pools are others now: who waits for one may belong elsewhere."""
+
+    def pools(prepared: Prepared) -> dict[str, list[Pool]]:
+        made: dict[str, list[Pool]] = {}
+        for pool in prepared.settings.pools.values():
+            made.setdefault(pool.model, []).append(pool)
+        return made
+
+    before, after = pools(old), pools(new)
+    return {model for model in after if before.get(model) != after[model]}
