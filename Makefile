@@ -9,7 +9,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup check fmt test bench demo sim experiments agree docs nightly
+.PHONY: help setup check fmt test bench demo sim experiments agree wheel docs nightly
 
 help: ## Say what there is to make.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -57,6 +57,15 @@ experiments: $(READY) ## What the core claims, in the simulator; an hour on two 
 
 agree: $(READY) ## Do live and simulated runs agree? 10 minutes on an idle machine. ARGS="--scenario smoke --runs 1" for less.
 	$(BIN)/python -m loadgen.agree $(ARGS)
+
+# Built from a copy: what is compiled must never lie beside the sources, where it would hide changes to them.
+wheel: $(READY) ## A wheel in dist/ with compiled decisions: half the time in the core (docs/adr/0013-compiled-policies.md).
+	@command -v cc >/dev/null && $(BIN)/python -c 'import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+		|| { echo "A C compiler or Python's headers are missing. On Debian: apt-get install -y gcc python3-dev" >&2; exit 1; }
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
+		git ls-files -z gateway policies loadgen pyproject.toml README.md LICENSE | xargs -0 cp --parents -t "$$copy" && \
+		HATCH_BUILD_HOOK_ENABLE_MYPYC=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$${DIST:-dist}" "$$copy" && \
+		ls "$${DIST:-dist}"/forebay-*.whl
 
 docs: $(READY) ## Renew the pages that are made from the code.
 	$(BIN)/python -m gateway.config.reference docs/configuration.md

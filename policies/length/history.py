@@ -87,7 +87,7 @@ class Node:
     def _blend(self, parent: "array[float]") -> Iterator[float]:
         """The CDF of own answers and of 20 that are distributed as the parent's."""
         weight = PARENT_ANSWERS * self.unit
-        going = sum(self.ended) + sum(self.cut) + weight
+        going = sum(self.ended, weight) + sum(self.cut, 0.0)
         passed = before = 0.0
         yield 0.0
         for ended, cut, share in zip(self.ended, self.cut, parent[1:-1], strict=False):
