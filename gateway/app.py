@@ -108,7 +108,10 @@ class Gateway:
         )
         self._server = Server(self._shared)
         self._access = Access(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
-        live = Live(services=self._services, shared=self._shared, roster=self._roster, access=self._access)
+        self._tls = config.listen.tls.context() if config.listen.tls is not None else None
+        live = Live(
+            services=self._services, shared=self._shared, roster=self._roster, access=self._access, tls=self._tls
+        )
         self._reloader = Reloader(self._loaded, self._began, live)
         self._watch()
 
@@ -153,7 +156,7 @@ class Gateway:
             self._cannot_listen("admin", config.admin.host, config.admin.port, error)
             return None
         try:
-            await self._server.listen(config.listen.host, config.listen.port)
+            await self._server.listen(config.listen.host, config.listen.port, self._tls)
         except OSError as error:
             await listener.close()
             self._cannot_listen("listen", config.listen.host, config.listen.port, error)

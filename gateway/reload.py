@@ -8,6 +8,7 @@ who belongs elsewhere asks anew. Whatever is wrong with the files, nothing chang
 
 import asyncio
 import os
+import ssl
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +21,7 @@ from gateway.admin.access import Access
 from gateway.admin.operations import Configured, Failure, Reloaded
 from gateway.assembly import Prepared, prepare
 from gateway.callers import Caller
-from gateway.config import ConfigError, ConfigErrors, Loaded, load_document
+from gateway.config import Config, ConfigError, ConfigErrors, Loaded, load_document
 from gateway.config.changes import differences, kept, need_restart
 from gateway.config.files import Stamp, stamp
 from gateway.errors import GatewayError
@@ -47,6 +48,12 @@ class Live:
     shared: Shared
     roster: Roster
     access: Access
+    tls: ssl.SSLContext | None  # of the listener
+
+    def renew_certificate(self, config: Config) -> None:
+        """Present to new connections what the files of the certificate hold now."""
+        if self.tls is not None and config.listen.tls is not None:
+            config.listen.tls.load(self.tls)
 
     def swap(self, old: Prepared, new: Prepared, well: Collection[str]) -> None:
         """Take over a configuration, from one event to the next. `well`: new endpoints that were found well."""
@@ -96,7 +103,7 @@ class Reloader:
         self.failed = False  # the last time, and since
         self.results = {"ok": 0, "error": 0}
         self._path = Path(loaded.file)
-        self._seen = loaded.stamp
+        self._seen = loaded.stamp if live.tls is None else self._stamp()
         self._live = live
         self._events = live.services.events
         self._scale = began.config.timeouts.scale
@@ -139,6 +146,7 @@ class Reloader:
         return Configured(current.config, current.checksum, self._loaded_s, self._failure)
 
     def _take(self, by: str, new: Prepared, well: Collection[str]) -> Reloaded:
+        self._live.renew_certificate(new.config)
         changed = differences(self.current.config, new.config)
         if changed:
             old, self.current, self._loaded_s = self.current, new, time.time()
@@ -182,17 +190,21 @@ class Reloader:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(POLL_S * self._scale)
-            now = await asyncio.to_thread(stamp, self._path)
+            now = await asyncio.to_thread(self._stamp)
             if now != self._seen:
                 self._seen = await self._settled(now)
                 await self.reload("a change of the files")
+
+    def _stamp(self) -> Stamp:
+        tls = self.current.config.listen.tls
+        return stamp(self._path, (Path(tls.cert), Path(tls.key)) if tls is not None else ())
 
     async def _settled(self, seen: Stamp) -> Stamp:
         """The stamp of the files once they have not changed for a moment."""
         for _ in range(SETTLES):
             before = seen
             await asyncio.sleep(SETTLE_S * self._scale)
-            seen = await asyncio.to_thread(stamp, self._path)
+            seen = await asyncio.to_thread(self._stamp)
             if seen == before:
                 break
         return seen

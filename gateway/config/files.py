@@ -4,7 +4,7 @@ Where the folder is there, keys are asked for, even if it is empty: a folder tha
 gateway to everybody. Names that begin with a dot are none of ours (editors, and Kubernetes' `..data`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,10 @@ def gather(path: Path) -> Texts:
     return Texts(file=str(path), main=main, tenants=tenants if there else None, errors=tuple(errors))
 
 
-def stamp(path: Path) -> Stamp:
-    """By what a change of any of these files shows. Links are followed: a Kubernetes volume changes where one leads."""
+def stamp(path: Path, besides: Sequence[Path] = ()) -> Stamp:
+    """By what a change of any of these files shows, and of those `besides`. Links are followed: a Kubernetes volume changes where one leads."""
     folder = path.parent / FOLDER
-    names = [path, *_tenant_files(folder, [])]
+    names = [path, *_tenant_files(folder, []), *besides]
     return (folder.is_dir(), *((str(name), *_figures(name)) for name in names))
 
 

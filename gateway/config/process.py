@@ -8,6 +8,7 @@ from pydantic import Field
 from gateway.config.headers import HeaderName
 from gateway.config.kinds import GIB, KIB, MIB, Host, IpNetwork, Network, Number, Size, Text, Whole
 from gateway.config.section import RESTART, FilePath, Name, Section
+from gateway.config.tls import Tls
 
 HostName = Annotated[str, Text(r"[A-Za-z0-9.:_\-\[\]]{1,255}", "a host name", lower=True)]
 Sha256 = Annotated[str, Text("[0-9a-fA-F]{64}", "the token's SHA-256: 64 hexadecimal digits", lower=True, secret=True)]
@@ -44,6 +45,7 @@ class Listen(Section):
     allow_anonymous: bool = Field(
         False, description="Without tenant files: serve every client without a key where others can reach it."
     )
+    tls: Tls | None = Field(None, description="None: plain HTTP.", json_schema_extra=RESTART)
     hosts: tuple[HostName, ...] = Field((), description="`Host` values that are answered; others get 421. Empty: any.")
 
 

@@ -22,8 +22,9 @@ def schema(root: type[Section] = Config) -> Schema:
 
 
 def resolved(node: Schema, root: type[Section] = Config) -> Schema:
-    """A part of the schema with its reference followed; words beside the reference stay."""
-    name = node.get("$ref", "").removeprefix("#/$defs/")
+    """A part of the schema with its reference followed, also that of a section that may be null; words beside it stay."""
+    optional = next((option for option in node.get("anyOf", ()) if "$ref" in option), {})
+    name = node.get("$ref", optional.get("$ref", "")).removeprefix("#/$defs/")
     return {**schema(root)["$defs"][name], **node} if name else node
 
 

@@ -5,6 +5,7 @@ decides what happens. Timers are a timestamp per connection, looked at by one sw
 """
 
 import asyncio
+import ssl
 
 from gateway.http.client import ClientConnection
 from gateway.http.shared import Shared
@@ -17,10 +18,13 @@ class Server:
         self.shared = shared
         self._listener: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Start to accept; returns the port. Raises OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: ClientConnection(self.shared), host, port, backlog=4096)
+        handshake_s = self.shared.timers.head_s if tls is not None else None
+        self._listener = await loop.create_server(
+            lambda: ClientConnection(self.shared), host, port, backlog=4096, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
         return int(self._listener.sockets[0].getsockname()[1])
 
     def stop_accepting(self) -> None:

@@ -34,7 +34,9 @@ async def slowest(made: Stage, until: asyncio.Task[Any]) -> float:
 
 
 async def test_a_thousand_changed_tenants_do_not_hold_up_the_loop(tmp_path: Path) -> None:
-    names = [f"t{at}" for at in range(2 * TENANTS) if set(secret(f"t{at}")[4:16]) & set("abcd")]  # ids that are no numbers
+    names = [
+        f"t{at}" for at in range(2 * TENANTS) if set(secret(f"t{at}")[4:16]) & set("abcd")
+    ]  # ids that are no numbers
     crowd = [tenant(name, weight=1 + at % 7) for at, name in enumerate(names[:TENANTS])]
     async with stage(tmp_path, tenants=crowd, isolation=SALT, timeouts={"scale": 1}) as made:
         save(made, *[{**each, "weight": 9} for each in crowd])
