@@ -23,8 +23,8 @@ def schema(root: type[Section] = Config) -> Schema:
 
 def resolved(node: Schema, root: type[Section] = Config) -> Schema:
     """A part of the schema with its reference followed, also that of a section that may be null; words beside it stay."""
-    optional = next((option for option in node.get("anyOf", ()) if "$ref" in option), {})
-    name = node.get("$ref", optional.get("$ref", "")).removeprefix("#/$defs/")
+    optional = [option["$ref"] for option in node.get("anyOf", ()) if "$ref" in option]
+    name = str(node.get("$ref", optional[0] if optional else "")).removeprefix("#/$defs/")
     return {**schema(root)["$defs"][name], **node} if name else node
 
 
