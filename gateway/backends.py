@@ -10,7 +10,7 @@ from gateway.compose import EngineHead
 from gateway.config import Config, Timers
 from gateway.config.fleet import Endpoint
 from gateway.config.process import Timeouts
-from gateway.describe import takes
+from gateway.describe import SPARSEST_BYTES_PER_TOKEN, takes
 from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
@@ -137,6 +137,7 @@ def served_models(config: Config) -> Mapping[str, ServedModel]:
             served_as=model.served_as,
             routes=frozenset(route.name for route in ROUTES if takes(model.kind, route)),
             context_tokens=model.context_tokens,
+            most_prompt_bytes=model.context_tokens * SPARSEST_BYTES_PER_TOKEN,
             max_output_tokens=model.max_output_tokens,
             block_tokens=config.affinity.block_tokens,
         )

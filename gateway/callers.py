@@ -20,6 +20,7 @@ class ServedModel:
     served_as: str
     routes: frozenset[str]
     context_tokens: int
+    most_prompt_bytes: int  # of a prompt that may fit
     max_output_tokens: int
     block_tokens: int  # of the chain by which its prompts are compared
 

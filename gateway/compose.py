@@ -18,6 +18,7 @@ _TRACE = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
 _ANTHROPIC_API = Dialect.ANTHROPIC
 _TRACESTATE_BYTES = 512
 _STRIPPED_BYTES = 256
+Trace = tuple[bytes, bytes, bytes]  # trace id, flags and the line of `tracestate` of a client that traces
 
 
 class Ids:
@@ -52,14 +53,17 @@ class EngineHead:
             % (path, authority.encode(), version.encode(), key.encode())
         )
 
-    def render(self, attempt_id: str, lines: bytes, length: int) -> bytes:
-        """The head of one attempt. `lines`: what depends on the client (`trace_lines`, `client_lines`)."""
-        return b"%bx-request-id: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            self._constant,
-            attempt_id.encode(),
-            lines,
-            length,
-        )
+    def render(self, attempt_id: str, trace: Trace | None, lines: bytes, length: int) -> bytes:
+        """The head of one attempt. `trace` and `lines`: what depends on the client (`client_trace`, `client_lines`).
+
+        The attempt is a span: of the client's trace, or of one of its own. Its id is hexadecimal and unique enough.
+        """
+        own = attempt_id.encode()
+        of, flags, state = trace or (own + b"000000", b"00", b"")
+        return (
+            b"%bx-request-id: %b\r\ntraceparent: 00-%b-%b-%b\r\n%b%bcontent-length: %d\r\n\r\n"
+            % (self._constant, own, of, own[-16:], flags, state, lines, length)
+        )  # fmt: skip
 
 
 def client_lines(head: Head, route: Route, forward: Iterable[bytes]) -> bytes:
@@ -78,7 +82,7 @@ def client_lines(head: Head, route: Route, forward: Iterable[bytes]) -> bytes:
     return lines
 
 
-def client_trace(head: Head) -> tuple[bytes, bytes, bytes] | None:
+def client_trace(head: Head) -> Trace | None:
     """Trace id, flags and the line of `tracestate` of a client that traces."""
     given = head.fields.get(b"traceparent")
     match = _TRACE(given) if given else None
@@ -87,14 +91,6 @@ def client_trace(head: Head) -> tuple[bytes, bytes, bytes] | None:
     state = head.fields.get(b"tracestate", b"")
     line = b"tracestate: %b\r\n" % state if 0 < len(state) <= _TRACESTATE_BYTES else b""
     return match[1], match[3], line
-
-
-def trace_lines(attempt_id: str, client: tuple[bytes, bytes, bytes] | None) -> bytes:
-    """This attempt as a span: of the client's trace, or of one of its own. Its id is hexadecimal and unique enough."""
-    own = attempt_id.encode()
-    if client is None:
-        return b"traceparent: 00-%b000000-%b-00\r\n" % (own, own[-16:])
-    return b"traceparent: 00-%b-%b-%b\r\n%b" % (client[0], own[-16:], client[1], client[2])
 
 
 def about(record: RequestRecord, dialect: Dialect) -> bytes:

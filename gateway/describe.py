@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.callers import Caller, ServedModel, Urgency, urgency
-from gateway.compose import client_lines, client_trace
+from gateway.compose import Trace, client_lines, client_trace
 from gateway.dialects.call import Call
 from gateway.dialects.prompt import look
 from gateway.dialects.routes import Kind, Route
@@ -17,8 +17,9 @@ from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.types import Band, InferenceRequest
 
+_GENERATE = Kind.GENERATE
 BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
-SPARSEST_BYTES_PER_TOKEN = 8.0  # no text has fewer tokens than this: only then is a prompt surely too long
+SPARSEST_BYTES_PER_TOKEN = 8  # no text has fewer tokens than this: only then is a prompt surely too long
 TEXT_ROUTE_S = 5.0  # the whole of a route that runs on an engine's API process
 _DIGITS = re.compile(rb"[0-9]{1,10}\Z").match
 _SECONDS = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
@@ -34,14 +35,13 @@ def takes(kind: str, route: Route) -> bool:
     return route.kind is Kind.GENERATE and (kind == "chat" or route.name == "completions")
 
 
-def check_fits(call: Call, model: ServedModel) -> None:
-    """Refuse only what is surely too long: the engine counts exactly. Raises GatewayError."""
-    if call.prompt_bytes > model.context_tokens * SPARSEST_BYTES_PER_TOKEN:
-        raise GatewayError(
-            Reason.TOO_LONG,
-            f"This model's maximum context length is {model.context_tokens} tokens. Shorten the prompt.",
-            param="messages",
-        )
+def too_long(model: ServedModel) -> GatewayError:
+    """The refusal of what is surely too long; the engine counts exactly."""
+    return GatewayError(
+        Reason.TOO_LONG,
+        f"This model's maximum context length is {model.context_tokens} tokens. Shorten the prompt.",
+        param="messages",
+    )
 
 
 def prompt_tokens(call: Call) -> int:
@@ -51,7 +51,7 @@ def prompt_tokens(call: Call) -> int:
 
 def output_cap(call: Call, model: ServedModel) -> int | None:
     """The cap to write into the request, None to leave it as it is (http.md 4.1)."""
-    if call.route.kind is not Kind.GENERATE:
+    if call.route.kind is not _GENERATE:
         return None
     asked = call.max_output_tokens
     if asked is None:
@@ -92,7 +92,7 @@ def session(head: Head) -> str:
 
 def most_output_tokens(call: Call, model: ServedModel) -> int:
     """The most that one sequence may generate."""
-    if call.route.kind is not Kind.GENERATE:
+    if call.route.kind is not _GENERATE:
         return 0
     asked, most = call.max_output_tokens, model.max_output_tokens
     return most if asked is None or asked > most else asked
@@ -114,7 +114,7 @@ class Wishes:
     bounds_total: bool  # `total_s` is the client's own
     first_byte_s: float
     lines: bytes  # for the engine
-    trace: tuple[bytes, bytes, bytes] | None
+    trace: Trace | None
     media_checked: bool = False  # its media type and coding were found good
     book: object = None
     caller: Caller | None = None

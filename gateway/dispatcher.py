@@ -27,9 +27,9 @@ class Waiter(Protocol):
 
 
 class Dispatcher:
-    """The core with a clock and a timer. `record`, if given, sees every event with its decisions, in order."""
+    """The core with a clock and a timer. `record` sees every event with its decisions, in order."""
 
-    def __init__(self, core: Core, record: Record | None = None) -> None:
+    def __init__(self, core: Core, record: Record) -> None:
         self.core = core
         self._record = record
         self._waiters: dict[str, Waiter] = {}
@@ -52,8 +52,7 @@ class Dispatcher:
         now = monotonic()
         core = self.core
         decisions = core.handle(event, now)
-        if self._record is not None:
-            self._record(now, event, decisions)
+        self._record(now, event, decisions)
         answer = None
         for decision in decisions:
             if decision.request_id == asker:

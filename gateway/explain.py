@@ -1,8 +1,8 @@
-"""Why a request went where it went: what the core was told and decided about each of the last few thousand.
+"""Why a request went where it went: what the core was told and decided about the last few thousand.
 
 On a request's path only references are kept, of objects that exist anyway; nothing is copied but the facts of the
-request, because its chain of hashes may be long. Answers are put together when somebody asks. Bounds: `ROOM` requests
-of about 1 KiB, each with as many steps as its attempts can have.
+request, because its chain of hashes may be long. Who asks has the steps searched through, which takes 2 ms. Bounds:
+the last `ROOM` steps, of which a request has three or four, of some 0.5 KiB each.
 """
 
 from collections import deque
@@ -14,11 +14,10 @@ import msgspec
 
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reject
 from policies.events import Arrived, Bounced, Cancelled, Event, Finished, FirstToken
-from policies.types import InferenceRequest
 
-ROOM = 4096
+ROOM = 16384
 
-Step = tuple[float, Decision | FirstToken | Finished | Bounced | Cancelled]
+Step = tuple[float, tuple[Any, ...] | Event, Sequence[Decision]]  # of an arrival its facts stand for it
 
 _NAMES = (
     "id", "tenant", "model", "band", "route", "streamed", "arrived_s", "deadline_s", "prompt_tokens",
@@ -39,43 +38,37 @@ _WHAT: dict[type, str] = {
 
 
 class Explain:
-    """The last requests and what became of them. `record` is called with everything the core handles."""
+    """What the core was told and decided of late. `record` is called with everything it handles."""
 
     def __init__(self, room: int = ROOM) -> None:
-        self._room = room
-        self._steps: dict[str, list[Step]] = {}
-        self._arrivals: deque[tuple[Any, ...]] = deque()
+        self._steps: deque[Step] = deque(maxlen=room)
 
     def record(self, now: float, event: Event, decisions: Sequence[Decision]) -> None:
         """The core has handled `event` at `now`."""
-        steps = self._steps
         if isinstance(event, Arrived):
-            self._arrived(event.request)
-        elif isinstance(event, _OF_ONE) and event.request_id in steps:
-            steps[event.request_id].append((now, event))
-        for decision in decisions:
-            if decision.request_id in steps:
-                steps[decision.request_id].append((now, decision))
+            self._steps.append((now, _facts(event.request), decisions))
+        elif decisions or isinstance(event, _OF_ONE):
+            self._steps.append((now, event, decisions))
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """What happened to a request, times in ms since its arrival; None when nothing is known of it (any more)."""
-        steps = self._steps.get(request_id)
-        if steps is None:
-            return None
-        facts = dict(zip(_NAMES, next(found for found in self._arrivals if found[0] == request_id), strict=True))
-        arrived_s = facts.pop("arrived_s")
-        facts["deadline_ms"] = _ms(facts.pop("deadline_s") - arrived_s)
-        facts["class"] = facts.pop("band")
-        return {"request": facts, "steps": [_step(now - arrived_s, what) for now, what in steps]}
+        arrival: tuple[Any, ...] | None = None
+        steps: list[tuple[float, Any]] = []
+        for now, what, decisions in self._steps:
+            if isinstance(what, tuple):
+                arrival = what if what[0] == request_id and arrival is None else arrival
+            elif isinstance(what, _OF_ONE) and what.request_id == request_id:
+                steps.append((now, what))
+            steps += [(now, decision) for decision in decisions if decision.request_id == request_id]
+        return _told(arrival, steps) if arrival is not None else None
 
-    def _arrived(self, request: InferenceRequest) -> None:
-        steps, arrivals = self._steps, self._arrivals
-        if request.id in steps:
-            return
-        steps[request.id] = []
-        arrivals.append(_facts(request))
-        if len(arrivals) > self._room:
-            del steps[arrivals.popleft()[0]]
+
+def _told(arrival: tuple[Any, ...], steps: list[tuple[float, Any]]) -> dict[str, Any]:
+    facts = dict(zip(_NAMES, arrival, strict=True))
+    arrived_s = facts.pop("arrived_s")
+    facts["deadline_ms"] = _ms(facts.pop("deadline_s") - arrived_s)
+    facts["class"] = facts.pop("band")
+    return {"request": facts, "steps": [_step(now - arrived_s, what) for now, what in steps]}
 
 
 def _step(after_s: float, what: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Where a request to an engine goes in between is told in `run.py`.
 """
 
-import time
+from time import monotonic
 
 from msgspec.structs import replace
 
@@ -29,18 +29,18 @@ class Request:
     wishes: Wishes
     caller: Caller
     strips_usage = False
+    attempt: Attempt | None = None  # the last one
+    _call: Call | None = None
+    _lane: Lane | None = None  # where it is counted
+    _counted = False  # in C1
+    _ended = False
+    _arrived_s = 0.0
     _prompt_tokens = 0  # the estimate
     _pinged_s = 0.0
 
     def __init__(self, services: Services, exchange: Exchange, wishes: Wishes | None) -> None:
         self.services = services
         self.exchange = exchange
-        self.attempt: Attempt | None = None  # the last one
-        self._call: Call | None = None
-        self._lane: Lane | None = None  # where it is counted
-        self._counted = False  # in C1
-        self._ended = False
-        self._arrived_s = 0.0
         request_id = services.ids.new()
         if wishes is None:
             self.record = RequestRecord(request_id=request_id, client=services.client_address(exchange))
@@ -133,19 +133,19 @@ class Request:
         if self._lane is None:
             self.count()
         self._ended = True
-        services, record, exchange = self.services, self.record, self.exchange
+        services, record, exchange, attempt = self.services, self.record, self.exchange, self.attempt
         services.runs.discard(self)
         record.status, record.outcome, record.reason = status, outcome, reason
-        now = time.monotonic()
+        now = monotonic()
         record.duration_ms = ms(now - exchange.received_s)
         if record.queue_ms is None and self._arrived_s:
             record.queue_ms = ms(now - self._arrived_s)
         record.bytes_out = exchange.sent_bytes
-        record.bytes_in = record.bytes_in or exchange.body_bytes
-        if self.attempt is not None:
-            tokens = self.attempt.tokens(self._prompt_tokens)
+        if attempt is not None:
+            tokens = attempt.tokens(self._prompt_tokens)
             record.prompt_tokens, record.cached_tokens, record.output_tokens = tokens
         if exchange.body_bytes:
+            record.bytes_in = exchange.body_bytes
             exchange.drop_body()
         services.metrics.ended(record, self._lane)
         services.access_log.write(record)

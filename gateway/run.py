@@ -9,14 +9,14 @@ Nothing here decides where or when a request goes: the core does. No task, nothi
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from copy import copy
+from time import monotonic
 
 from gateway import describe
 from gateway.backends import Backend
 from gateway.callers import Caller, urgency
-from gateway.compose import EngineHead, trace_lines
+from gateway.compose import EngineHead
 from gateway.dialects.call import Target, read, write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
@@ -40,7 +40,7 @@ _RESULTS = {How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken
 _TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 _NOT_CONNECTED = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
-_BOUNCED, _TEXT = How.BOUNCED, Kind.TEXT
+_BOUNCED, _TEXT, _COMPLETED = How.BOUNCED, Kind.TEXT, Outcome.COMPLETED
 
 
 class CrossedPartition(Exception):
@@ -51,13 +51,17 @@ class Run(Request):
     """One request on its way, and the owner of its attempts."""
 
     first_byte_by_s = deadline_s = 0.0  # on time.monotonic()
-    deadline_reason = Reason.BACKEND_TIMEOUT
     _backend: Backend  # of the last attempt
     _head: EngineHead  # what is the same of every request to it on this route
     _number = 0  # of the last attempt
     _admitted = False  # told to the core
     _trying = False  # an attempt was begun and has not been counted
     _connecting: asyncio.Task[None] | None = None
+
+    @property
+    def deadline_reason(self) -> Reason:
+        """What the client is told when the deadline passes before anything was sent."""
+        return Reason.DEADLINE_EXCEEDED if self.wishes.bounds_total else Reason.BACKEND_TIMEOUT
 
     # -- the path: each step is called by what it waited for ---------------------------------------------------------
 
@@ -85,7 +89,10 @@ class Run(Request):
         if self._ended:
             return
         try:
-            self._after(end)
+            if end is COMPLETED:
+                self._completed()
+            else:
+                self._after(end)
         except Exception as error:
             self._fail(error)
 
@@ -93,7 +100,7 @@ class Run(Request):
         self._connecting = None
         try:
             if connection is not None:
-                self._send(connection, time.monotonic())
+                self._send(connection, monotonic())
                 return
             self._backend.suspect()
             self._close_try("connect_failed")
@@ -108,18 +115,16 @@ class Run(Request):
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()  # the call holds it now; it stays counted until the answer begins
         self._call = call = read(self.route, body, self.caller.rules)
-        record.stream = streamed = call.stream
-        record.stripped = call.stripped
+        record.stream, record.stripped = call.stream, call.stripped
         self._model = model = self.caller.model(call)
         record.model = model.name
-        describe.check_fits(call, model)
-        if streamed and not call.wants_usage:
+        if call.prompt_bytes > model.most_prompt_bytes:
+            raise describe.too_long(model)
+        if call.stream and not call.wants_usage:
             self.strips_usage = True
         received_s = exchange.received_s
         self.deadline_s = deadline_s = received_s + wishes.total_s
-        if wishes.bounds_total:
-            self.deadline_reason = Reason.DEADLINE_EXCEEDED
-        self._arrived_s = arrived_s = time.monotonic()
+        self._arrived_s = arrived_s = monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
         facts = describe.Facts(record.request_id, self.caller.tenant, received_s, deadline_s, self.caller.salt)
@@ -146,9 +151,10 @@ class Run(Request):
                 self._bounced(_TEXT_FULL)
                 return
             backend.text_runs.add(self)
-        now = time.monotonic()
+        now = monotonic()
+        why = dispatch.why
         record.attempts, record.endpoint = dispatch.attempt, dispatch.endpoint
-        record.pool, record.band = dispatch.why.pool, dispatch.why.band
+        record.pool, record.band = why.pool, why.band
         record.queue_ms = ms(now - self._arrived_s)
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         self._trying = True
@@ -160,32 +166,31 @@ class Run(Request):
             self._connecting = backend.connect(services.timers, self._connected)
 
     def _send(self, connection: UpstreamConnection, now: float) -> None:
-        services = self.services
         try:
             head, body = self._message()
         except BaseException:
             connection.abort()  # nobody else knows of it
             raise
-        self.attempt = attempt = Attempt(self, services.relay_rules, self._backend.hide, choose)
-        attempt.send(connection, head, body, now)
+        rules, hide = self.services.relay_rules, self._backend.hide
+        self.attempt = attempt = Attempt(self, connection, rules, hide, choose)
+        connection.send(head, body, attempt, now)
 
     def _message(self) -> tuple[bytes, bytes]:
         """What the engine is sent."""
-        call, model, head = self._call, self._model, self._head
+        call, model, head, wishes = self._call, self._model, self._head, self.wishes
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
         salt = self.caller.salt if head.salted else None
         body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
-        attempt_id = self.services.ids.new()
-        lines = trace_lines(attempt_id, self.wishes.trace) + self.wishes.lines
-        return head.render(attempt_id, lines, len(body)), body
+        return head.render(self.services.ids.new(), wishes.trace, wishes.lines, len(body)), body
+
+    def _completed(self) -> None:
+        self._close_try("finished")
+        self._settle(_COMPLETED)
+        self.end(self.record.status, "completed", "")
 
     def _after(self, end: End) -> None:
-        if end is COMPLETED:
-            self._close_try("finished")
-            self._settle(Outcome.COMPLETED)
-            self.end(self.record.status, "completed", "")
-            return
+        """The attempt went wrong."""
         metrics = self.services.metrics
         if end.stale:  # the one resend that a pooled connection may need that had died unnoticed
             metrics.attempt("stale_resent")
@@ -214,7 +219,8 @@ class Run(Request):
 
     def _settle(self, outcome: Outcome) -> None:
         """The last attempt ended: tell the core what was learned."""
-        usage = (self.attempt.usage if self.attempt is not None else None) or UNTOLD
+        attempt = self.attempt
+        usage = (attempt.usage if attempt is not None else None) or UNTOLD
         request_id = self.record.request_id
         event = Finished(
             request_id=request_id,
@@ -254,7 +260,7 @@ class Run(Request):
 
     def first_token(self) -> None:
         """The engine has finished its prefill."""
-        self.record.ttft_ms = ms(time.monotonic() - self.exchange.received_s)
+        self.record.ttft_ms = ms(monotonic() - self.exchange.received_s)
         if not self._ended:
             self.services.dispatcher.handle(FirstToken(request_id=self.record.request_id, attempt=self._number))
 
@@ -299,7 +305,8 @@ class Run(Request):
         self.wishes.belong(caller, self.services.tenants.book, self.services.given.bands)
         record.band = self.wishes.band
         self._model = model = caller.model(call)
-        describe.check_fits(call, model)
+        if call.prompt_bytes > model.most_prompt_bytes:
+            raise describe.too_long(model)
         facts = describe.Facts(record.request_id, caller.tenant, self.exchange.received_s, self.deadline_s, caller.salt)
         return describe.request(call, model, self.wishes, facts)
 

@@ -83,7 +83,7 @@ def read(route: Route, body: bytes, rules: FieldRules) -> Call:
             wants_usage=stream and "stream_options" in fields and _wants_usage(fields, rules),
             fields=fields,
             stripped=stripped,
-            prompt_bytes=max(0, prompt_bytes),
+            prompt_bytes=prompt_bytes if prompt_bytes > 0 else 0,
             body_bytes=len(body),
         )
     except RecursionError:

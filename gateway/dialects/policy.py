@@ -47,10 +47,7 @@ def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[tuple[str, ...
 
     Returns the names of that, and how many bytes of the prompt stand inline and are no text.
     """
-    dropped = [name for name in plan.odd if not _passes(plan.table, name, fields[name], rules)] if plan.odd else None
-    if dropped:
-        for name in dropped:
-            del fields[name]
+    shown = _drop(plan, fields, rules) if plan.odd else ()
     if plan.missing:
         raise missing(*plan.missing)
     for name, opens in plan.opens:
@@ -61,7 +58,15 @@ def apply(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[tuple[str, ...
     inline = 0
     for name, kind in plan.media:
         inline += media.check(name, bytes(fields[name]), kind, rules.media_hosts)
-    return (_shown(dropped) if dropped else ()), inline
+    return shown, inline
+
+
+def _drop(plan: Plan, fields: Fields, rules: FieldRules) -> tuple[str, ...]:
+    """Remove what may not pass; its names, as far as they fit a header."""
+    dropped = [name for name in plan.odd if not _passes(plan.table, name, fields[name], rules)]
+    for name in dropped:
+        del fields[name]
+    return _shown(dropped)
 
 
 def _passes(table: Table, name: str, raw: msgspec.Raw, rules: FieldRules) -> bool:

@@ -22,6 +22,7 @@ from policies import fingerprint
 
 IDS_BYTES = 128 * 1024
 SAMPLE_BYTES = 256
+_HALF = SAMPLE_BYTES // 2
 CODE_SHARE = 1 / 25  # one of these characters in 200 is in prose, in code one in 4 to 16
 CJK_SHARE = 1 / 2
 
@@ -80,7 +81,10 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     parts[-1] = open_end = _open(last)
     salted, plain = _seeds(domain)
     chain = fingerprint.chain(parts, block_tokens, salted)
-    parts[-1] = open_end[: _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)]
+    begins = _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)
+    if not begins and len(parts) == 1:
+        return Prompt(0, kind, shape, chain, 0)
+    parts[-1] = open_end[:begins]
     return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
 
 
@@ -94,8 +98,8 @@ def _open(raw: memoryview) -> memoryview:
 
 def _kind(raw: memoryview) -> str:
     """By the middle of the text; a character that is escaped takes six bytes."""
-    start = (len(raw) - SAMPLE_BYTES) // 2
-    sample = bytes(raw[start : start + SAMPLE_BYTES] if start > 0 else raw[:SAMPLE_BYTES])
+    middle = len(raw) // 2
+    sample = bytes(raw[middle - _HALF if middle > _HALF else 0 : middle + _HALF])
     if not sample.isascii() or b"\\u" in sample:
         wide = 3 * len(sample.translate(None, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
         if wide > CJK_SHARE * len(sample):

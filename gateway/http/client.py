@@ -22,7 +22,7 @@ from gateway.http.shared import Shared
 from policies.decisions import Reason
 
 LINGER_BYTES = 1 << 20
-_BODY, _COMPLETE = Progress.BODY, Progress.COMPLETE
+_HEAD, _BODY, _COMPLETE = Progress
 
 
 class State(IntEnum):
@@ -132,8 +132,9 @@ class ClientConnection(asyncio.Protocol):
             now = monotonic()
             self.exchange = reader.exchange = Exchange(self, now)
             self.state = _READING
-            self.deadline = now + self.shared.timers.head_s
             reader.begin(data)
+            if reader.progress == _HEAD:
+                self.deadline = now + self.shared.timers.head_s
         elif self.state == _READING:
             reader.feed(data)
         else:
@@ -219,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
             self._check_stall(now)
         elif self.state in (_IDLE, _LINGER):
             self.close()
-        elif self.state == _READING and self.reader.progress == Progress.HEAD:
+        elif self.state == _READING and self.reader.progress == _HEAD:
             self._time_out()
         elif self.state == _READING:
             age = now - self._body_began_s

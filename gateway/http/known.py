@@ -19,23 +19,22 @@ _DIGITS = 8
 class KnownHead(Generic[T]):
     """A head, and what was concluded from it (`meaning`, whatever its content-length)."""
 
-    __slots__ = ("_before", "_behind", "_rest", "_start", "meaning")
+    __slots__ = ("_before", "_behind", "_most", "_rest", "_start", "meaning")
 
     def __init__(self, before: bytes, behind: bytes, meaning: T) -> None:
         self._before = before
         self._behind = behind
         self._start, self._rest = len(before), len(behind)
+        self._most = self._start + _DIGITS + self._rest
         self.meaning = meaning
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """If `data` begins with this head: its content-length, and where the body begins."""
-        if not data.startswith(self._before):
-            return None
-        start = self._start
-        end = data.find(b"\r", start, start + _DIGITS + 1)
-        digits = data[start:end]
-        if end > 0 and digits.isdigit() and data.startswith(self._behind, end):
-            return int(digits), end + self._rest
+        if data.startswith(self._before):
+            start = self._start
+            end = data.find(self._behind, start, self._most)
+            if end > 0 and (digits := data[start:end]).isdigit():
+                return int(digits), end + self._rest
         return None
 
 

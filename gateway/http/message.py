@@ -63,7 +63,7 @@ class RequestReader:
         self.progress = _HEAD
         self.error: GatewayError | None = None  # why this request is refused
         self.excess = False  # something came that is not answered: this connection ends with its answer
-        self.keep_alive = True
+        self.keep_alive = True  # where it is not, this request is the last
         self._missing = 0  # bytes of the body of a request whose head was known
 
     def begin(self, data: bytes) -> None:
@@ -72,7 +72,7 @@ class RequestReader:
         self.error = None
         known = self._known
         if known is not None and (found := known.find(data)) is not None:
-            self._take_known(known.meaning, data, *found)
+            self._take_known(known.meaning, data, found)
             return
         self._raw: list[tuple[bytes, bytes]] = []
         self._target = b""
@@ -138,17 +138,17 @@ class RequestReader:
             self._learned += 1
             self._known = learn(data, head)
 
-    def _take_known(self, head: heads.Head, data: bytes, length: int, start: int) -> None:
+    def _take_known(self, head: heads.Head, data: bytes, found: tuple[int, int]) -> None:
+        length, start = found
         exchange = self.exchange
         exchange.head, exchange.content_length = head, length
-        self.keep_alive = True
-        self._missing = length
         try:
             self._shared.handler.opened(exchange, head)
         except GatewayError as error:
             self.error = error
         else:
             self.progress = _BODY
+        self._missing = length
         self._take_body(data[start:])
 
     def _take_body(self, data: bytes) -> None:

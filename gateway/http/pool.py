@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-import time
+from time import monotonic
 
 from gateway.http.known import KnownHead, learn
 from gateway.http.resolve import Address
@@ -23,7 +23,6 @@ class EndpointConnections:
         self._tls = tls
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
-        self._retired = False
         self.known: KnownHead[dict[bytes, bytes]] | None = None  # the head of this engine's last whole answer
 
     @property
@@ -43,8 +42,9 @@ class EndpointConnections:
 
     def take(self, now: float) -> UpstreamConnection | None:
         """A connection that has been used before and may be used again."""
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
             if connection.quiet() and now - connection.idle_since_s < self.idle_s:
                 connection.reused = True
                 return connection
@@ -85,11 +85,11 @@ class EndpointConnections:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Called by a connection whose answer ended cleanly."""
-        if self._retired or self.idle_s <= 0:
+        if self.idle_s > 0:
+            connection.idle_since_s = monotonic()
+            self._idle.append(connection)
+        else:
             connection.transport.abort()
-            return
-        connection.idle_since_s = time.monotonic()
-        self._idle.append(connection)
 
     def sweep(self, now: float) -> None:
         """Close what has been idle for too long; the oldest stand first."""
@@ -98,12 +98,12 @@ class EndpointConnections:
 
     def retire(self) -> None:
         """Pool no connection any more: what is in use ends, what is idle is closed."""
-        self._retired = True
+        self.idle_s = 0.0
         while self._idle:
             self._idle.pop().transport.abort()
 
     def close(self) -> None:
         """Close every connection and pool none again."""
-        self._retired = True
+        self.idle_s = 0.0
         for connection in list(self._all):
             connection.transport.abort()

@@ -27,8 +27,11 @@ class Owner(Protocol):
     route: Route
     first_byte_by_s: float
     deadline_s: float
-    deadline_reason: Reason  # what the client is told when the deadline passes before anything was sent
     strips_usage: bool  # the usage chunk was asked for by us, not by the client
+
+    @property
+    def deadline_reason(self) -> Reason:
+        """What the client is told when the deadline passes before anything was sent."""
 
     @property
     def request_id(self) -> str:
@@ -70,7 +73,6 @@ class Attempt:
     """One try of a request on a connection."""
 
     # Defaults stand in the class: each that is set costs every request.
-    connection: UpstreamConnection | None = None
     committed = False  # the client has been told that a good answer began
     over = False
     streamed = False  # the engine answers with an event stream
@@ -79,19 +81,17 @@ class Attempt:
     _reader: Body | None = None
     _stalled = (0, 0.0)  # unsent bytes of the request, and since when
 
-    def __init__(self, owner: Owner, rules: Rules, hide: tuple[bytes, ...], choose: Choose) -> None:
+    def __init__(
+        self, owner: Owner, connection: UpstreamConnection, rules: Rules, hide: tuple[bytes, ...], choose: Choose
+    ) -> None:
         self.owner = owner
-        self._choose = choose
-        self.exchange = owner.exchange
-        self.route = owner.route
+        self.connection: UpstreamConnection | None = connection
         self.rules = rules
         self.hide = hide  # what of the endpoint no client may read
-
-    def send(self, connection: UpstreamConnection, head: bytes, body: bytes, now: float) -> None:
-        """Write the request; the answer comes by itself."""
-        self.connection = connection
+        self._choose = choose
+        self.route = owner.route
+        self.exchange = owner.exchange
         self.exchange.source = connection
-        connection.send(head, body, self, now)
 
     def begin(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: tell the client, and stop to hold what a second attempt would need."""
@@ -201,9 +201,7 @@ class Attempt:
         self._reader = reader = self._choose(self, status, fields)
         return reader
 
-    def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
-        """Head and body came at once."""
-        self.answer(fields, body)
+    on_whole = answer  # head and body came at once
 
     def on_data(self, pieces: list[bytes]) -> None:
         """Never called: the head comes first."""

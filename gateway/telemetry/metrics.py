@@ -59,17 +59,6 @@ class _Timings:
         self.tpot = Histogram(REQUEST_BOUNDS)
         self.duration = Histogram(REQUEST_BOUNDS)
 
-    def observe(self, record: RequestRecord) -> None:
-        queue_ms, ttft_ms, duration_ms = record.queue_ms, record.ttft_ms, record.duration_ms
-        if queue_ms is not None:
-            self.queue.observe(queue_ms / 1000)
-        if ttft_ms is not None:
-            self.ttft.observe(ttft_ms / 1000)
-        if record.outcome == "completed" and duration_ms is not None:
-            self.duration.observe(duration_ms / 1000)
-            if ttft_ms is not None and record.output_tokens > 1:
-                self.tpot.observe((duration_ms - ttft_ms) / 1000 / (record.output_tokens - 1))
-
 
 class Lane:
     """What is counted per (tenant, model, class)."""
@@ -85,13 +74,21 @@ class Lane:
         self.timings = timings
 
     def end(self, record: RequestRecord) -> None:
-        outcome = record.outcome
+        outcome, output_tokens, timings = record.outcome, record.output_tokens, self.timings
         reason = record.stage if outcome == "cancelled" else record.reason
         self.ended[outcome, reason if reason in _REASONS else OTHER] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
-        self.output_tokens += record.output_tokens
-        self.timings.observe(record)
+        self.output_tokens += output_tokens
+        queue_ms, ttft_ms, duration_ms = record.queue_ms, record.ttft_ms, record.duration_ms
+        if queue_ms is not None:
+            timings.queue.observe(queue_ms / 1000)
+        if ttft_ms is not None:
+            timings.ttft.observe(ttft_ms / 1000)
+        if duration_ms is not None and outcome == "completed":
+            timings.duration.observe(duration_ms / 1000)
+            if ttft_ms is not None and output_tokens > 1:
+                timings.tpot.observe((duration_ms - ttft_ms) / 1000 / (output_tokens - 1))
 
 
 class Metrics:

@@ -29,7 +29,6 @@ class Sink:
         self._awake = False
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"log-{name}", daemon=True)
         self._thread.start()
 
@@ -41,7 +40,7 @@ class Sink:
     def write(self, line: bytes) -> None:
         """Take one line, its newline included."""
         size = len(line)
-        if self._appended - self._taken + size > self._max_bytes or self._closed:
+        if self._appended - self._taken + size > self._max_bytes:
             self._refused += 1
             return
         self._appended += size
@@ -52,7 +51,7 @@ class Sink:
 
     def close(self, timeout_s: float = 1.0) -> None:
         """Write what is left, for at most `timeout_s`; what a stuck reader does not take by then is dropped."""
-        self._closed = True
+        self._max_bytes = -1  # nothing more is taken
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s)

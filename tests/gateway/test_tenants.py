@@ -33,6 +33,7 @@ MODELS = {
         served_as=f"x/{name}",
         routes=frozenset({"chat"}),
         context_tokens=9,
+        most_prompt_bytes=72,
         max_output_tokens=9,
         block_tokens=64,
     )
