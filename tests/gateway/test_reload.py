@@ -15,6 +15,7 @@ from tests.kit import wire
 from tests.kit.gateway import ADMIN_TOKEN, Gateway, merged
 from tests.kit.http_reader import Response
 from tests.kit.processes import until_async
+from tests.kit.raw_client import connect
 from tests.kit.script_engine import Seen, Step, Wait
 from tests.kit.stage import Stage, stage
 
@@ -202,6 +203,18 @@ async def test_what_only_a_restart_can_take_over_is_refused_by_name(tmp_path: Pa
             assert (answer.status, [each["path"] for each in json.loads(answer.body)["errors"]]) == (422, [path])
             assert (await made.ask("chat", "x" * 3000)).status == 200  # and nothing else of that file is in force
             made.gateway.settings = good
+
+
+async def test_a_head_that_a_connection_knows_is_judged_by_the_new_rules(tmp_path: Path) -> None:
+    async with stage(tmp_path) as made, made.holding():
+        message, kept = made.message("chat", "again"), await connect(made.gateway.port)
+        for _ in range(3):
+            await kept.send(message)
+            assert (await kept.response()).status == 200
+        await change(made.gateway, listen={"hosts": ["elsewhere"]})
+        await kept.send(message)
+        assert (await kept.response()).status == 421
+        kept.close()
 
 
 async def test_a_salt_that_no_file_gives_stays_what_it_was(tmp_path: Path) -> None:

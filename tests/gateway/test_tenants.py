@@ -1,5 +1,6 @@
 """Who is asking: credentials, the book of keys, classes, salts, the throttle. Without sockets."""
 
+import asyncio
 import datetime
 import hashlib
 import itertools
@@ -18,11 +19,13 @@ from gateway.config import Config, Loaded, read
 from gateway.errors import GatewayError
 from gateway.http.client import ClientConnection
 from gateway.http.head import Head
+from gateway.run import CrossedPartition
 from gateway.tenants import Book, Tenants, Throttle, make_book
 from gateway.tenants.book import Entry
 from gateway.tenants.salts import cache_salt
 from gateway.tenants.throttle import ADDRESSES
 from policies.decisions import Reason
+from policies.events import EndpointUp, SettingsChanged
 from tests.gateway.test_tenant_files import ENVIRON, FLEET
 from tests.kit.tenants import key, secret, tenant
 
@@ -297,6 +300,30 @@ async def test_a_new_book_of_keys_is_in_force_for_heads_that_are_known_already()
         connection.data_received(message)
         assert wire.written.startswith(b"HTTP/1.1 " + status) and len(asked) == times
     connection.connection_lost(None)
+
+
+async def test_a_request_that_was_given_an_endpoint_of_another_partition_is_never_sent() -> None:
+    """The core cannot do this. If it ever did, that would be found before a connection opens."""
+    loaded_ = loaded(tenant("acme"))
+    gateway, faults = Gateway(loaded_), []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context["exception"]))
+    gateway._dispatcher.handle(SettingsChanged(settings=loaded_.config.settings()))
+    gateway._dispatcher.handle(EndpointUp(endpoint=loaded_.config.endpoints[0].described()))
+    gateway._backends.by_name["e0"].partition = "finance"
+    connection, wire = ClientConnection(gateway._shared), Wire()
+    connection.connection_made(wire)  # type: ignore[arg-type]
+    body = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
+    connection.data_received(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
+        b"x-api-key: %b\r\ncontent-length: %d\r\n\r\n%b" % (secret("acme").encode(), len(body), body)
+    )
+    assert wire.written.startswith(b"HTTP/1.1 500 ")
+    assert [type(fault) for fault in faults] == [CrossedPartition]
+    assert gateway._backends.counts() == (0, 0)
+    assert [view.sequences for view in gateway.endpoints()] == [0]
+    assert gateway.totals().failed == 1
+    connection.connection_lost(None)
+    gateway._dispatcher.close()
 
 
 def test_c103_a_hundred_thousand_keys_are_looked_up_as_fast_as_ten() -> None:
