@@ -154,7 +154,7 @@ class Core:
         free = queue.open_to_newcomers(ticket.long)
         if not free and queue.capped:
             free = self._placing.past_capped(queue, ticket.long)
-        fits = queue.spare >= ticket.sequences or queue.has_class_room(ticket)
+        fits = queue.spare > 0 or queue.has_class_room(ticket.share)
         if free and fits and (claim is None or claim.has_slot(queue)):
             room = self._placing.room(ticket, free, now)
             if room:

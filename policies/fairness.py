@@ -1,17 +1,20 @@
 """Which tenant of a class is served next? Deficit round robin in what requests cost an engine (tenancy.md 6).
 
 In each round a tenant that waits may have a quantum times its weight. Nobody walks through rounds: an account says how
-many of them a tenant has used up, and so in which one its head can be paid; the lowest round is served first, inside a
-round in the order in which tenants came. What is left of a round is lost when nothing waits any more, what was had
-beyond it is not, for a minute.
+many of them a tenant has used up, and so in which it is served next; the lowest round is served first, inside a round
+in a fixed order. A tenant is served as long as it has something left of its round: the last request may cost more than
+that, and what it costs more is missing in the next. What is left when nothing waits any more is lost; what was had too
+much is kept for a minute.
 
-- Who comes after a round in which it had nothing, or after a second away, is served first until it has had a quantum.
+- Who comes after a round in which it had nothing, or after a second away, is served first until it has had a quantum,
+  and then has its turn where it broke in.
 - The account is charged what a request is expected to cost, and corrected when it ends.
-- The round of the class is that of the first tenant that waits. One that is passed over (its engine is full, others
-  have room) does not hold it up, and comes back with what its head costs and one quantum.
+- The round of the class is the lowest of those who wait. One that is passed over (its engine is full or its slots are
+  taken, while others may go) does not hold it up, and keeps one quantum.
 """
 
-from math import ceil
+from math import floor, inf
+from operator import attrgetter
 
 from policies.state.flows import Flow
 from policies.state.shares import Account, Share
@@ -19,6 +22,7 @@ from policies.state.tickets import Ticket
 from policies.types import Fairness
 
 AWAY_S = 1.0
+LEAST = 1e-9  # of a round: one that is new is served first at least once
 DEBT_KEPT_S = 60.0
 DEBT_ROUNDS = 16.0  # a request that cost more than was thought takes so many rounds at most
 
@@ -48,12 +52,43 @@ def entered(flow: Flow, now: float) -> Account:
     had_none = account.spent <= share.round - 1.0
     account.spent = max(account.spent, share.round - 1.0)
     is_new = had_none or (now - account.left_s >= AWAY_S and account.spent <= share.round)
-    account.until = account.spent + 1.0 if is_new else account.spent
-    share.entered += 1
-    account.place = share.entered
+    account.until = max(share.round, account.spent + LEAST) if is_new else account.spent
+    if is_new or not account.place:  # else it has had its turn in this round, and keeps its place
+        share.entered += 1.0
+        account.place = _before_the_first(share)
     account.flow = flow
     flow.account = account
     return account
+
+
+def _before_the_first(share: Share) -> float:
+    """A place just before the one whose turn it is: so between two turns of any other tenant there is one of this."""
+    first = next((standing[4].account for standing in share.standings if standing[0]), None)
+    if first is None:
+        return share.entered
+    place = _middle(share, first)
+    if place in (0.0, first.place):
+        _renumber(share)
+        place = _middle(share, first)
+    return place
+
+
+def _middle(share: Share, first: Account) -> float:
+    before = max((each.place for each in share.accounts.values() if each.place < first.place), default=0.0)
+    return 0.0 if first.place - before < LEAST else (before + first.place) / 2.0
+
+
+def _renumber(share: Share) -> None:
+    """Make room between places that have come too near to each other."""
+    placed = sorted((each for each in share.accounts.values() if each.place), key=attrgetter("place"))
+    for number, account in enumerate(placed, 1):
+        account.place = float(number)
+    share.entered = float(len(placed) + 1)
+    share.standings = [
+        (*standing[:2], waiting.place, *standing[3:])
+        for standing in share.standings
+        if (waiting := standing[4].account) is not None
+    ]
 
 
 def left(flow: Flow, now: float) -> None:
@@ -65,10 +100,9 @@ def left(flow: Flow, now: float) -> None:
         account.spent = max(account.spent, flow.share.round)
 
 
-def round_of(account: Account, share: Share, head: Ticket) -> float:
-    """The round in which it can pay for this one."""
-    takes = rounds(account, share.terms, cost_of(head))
-    return ceil(max(account.spent, share.round - takes - 1.0) + takes)
+def round_of(account: Account, share: Share) -> int:
+    """The round in which it is served next: the first in which it has something left."""
+    return floor(max(account.spent, share.round - 1.0)) + 1
 
 
 def charge(share: Share, ticket: Ticket, cost: float, now: float) -> Flow | None:
@@ -76,17 +110,21 @@ def charge(share: Share, ticket: Ticket, cost: float, now: float) -> Flow | None
     _turn(share)
     account = share.account(ticket.request.tenant, now)
     takes = rounds(account, share.terms, cost)
-    account.spent = max(account.spent, share.round - takes - 1.0) + takes
+    account.spent = max(account.spent, share.round - 1.0) + takes
     account.charged[ticket.request.id] = cost
     return account.flow
 
 
 def _turn(share: Share) -> None:
-    """The round is that of the first who waits."""
+    """The round is the lowest of those who wait; among those who are not new that is the first."""
+    lowest = inf
     for standing in share.standings:
-        if standing[0] and not standing[4].passed_over:
-            share.round = max(share.round, standing[1])
-            return
+        if not standing[4].passed_over:
+            lowest = min(lowest, standing[1])
+            if standing[0]:
+                break
+    if share.round < lowest < inf:
+        share.round = lowest
 
 
 def settle(share: Share, ticket: Ticket, actual: float | None) -> Flow | None:

@@ -115,7 +115,8 @@ def _renew(pool: PoolQueue, now: float) -> None:
         if share.standings:
             share.standings = [standing for standing in share.standings if standing[4] is not flow]
         if flow.lanes:
-            share.standings += _standings(pool, flow, now)
+            fresh = list(_standings(pool, flow, now))  # which may change those that are there
+            share.standings += fresh
         else:
             fairness.left(flow, now)
     pool.changed = {}
@@ -136,7 +137,7 @@ def _standings(pool: PoolQueue, flow: Flow, now: float) -> Iterator[Standing]:
         tickets = [head[2] for head in heads]
         if not heads[0][0]:
             pool.until_s = min(pool.until_s, *(ticket.lost_s for late, _, ticket in heads if not late))
-        yield is_old, fairness.round_of(account, flow.share, tickets[0]), account.place, long, flow, tickets
+        yield is_old, fairness.round_of(account, flow.share), account.place, long, flow, tickets
 
 
 def _heads(flow: Flow, long: bool) -> Iterator[tuple[bool, tuple[float, ...], Ticket]]:

@@ -129,7 +129,7 @@ class Placing:
         left = {False: loads, True: loads}
         prefixes = self.books.prefixes
         for ticket in turn:
-            if pool.holds_back(ticket):  # nothing is kept for those who may not go wherever there is room
+            if pool.holds_back(ticket.share):  # nothing is kept for those who may not go wherever there is room
                 continue
             if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
                 ticket.take_match(prefixes.match(ticket.request, now), now)
@@ -305,7 +305,7 @@ class Placing:
 
 
 def _may_run(ticket: Ticket) -> bool:
-    return (ticket.claim is None or ticket.claim.slot_free()) and not ticket.pool.holds_back(ticket)
+    return (ticket.claim is None or ticket.claim.slot_free()) and not ticket.pool.holds_back(ticket.share)
 
 
 def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from policies.types import RATES, Affinity, Band, Budget, Cost, Limits, Model, Pool, Reserve, Settings, Tenant
+from policies.types import RATES, Affinity, Band, Budget, Cost, Fairness, Limits, Model, Pool, Reserve, Settings, Tenant
 
 # Without this a misspelt key would pass in silence and its default would rule.
-for _noun in (Pool, Band, Limits, Budget, Cost, Reserve, Tenant, Model, Affinity, Settings):
+for _noun in (Pool, Band, Limits, Budget, Cost, Reserve, Tenant, Model, Affinity, Fairness, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
 CHOICES = {
     "ordering": ("by_length", "edf", "fcfs"),
@@ -98,6 +98,31 @@ def _wrong_limits(path: str, limits: Limits) -> Iterator[str]:
             yield f"{path}.{field}: must be positive"
 
 
+def _wrong_shares(settings: Settings) -> Iterator[str]:
+    for field, most in (("reserved", 1.0), ("min_share", 0.5)):
+        total = sum(getattr(band, field) for band in settings.bands.values())
+        if total > most + 1e-9:
+            yield f"bands: {field} of all is {total:g}, more than {most:g}"
+    fairness = settings.fairness
+    yield from _unknown("fairness.kind", fairness.kind, ("deficit", "round_robin"))
+    if fairness.quantum < 1 or min(fairness.input, fairness.cached, fairness.output) < 0.0:
+        yield "fairness: quantum must be positive, no cost negative"
+
+
+def _wrong_band(name: str, band: Band) -> Iterator[str]:
+    if band.name != name:
+        yield f"bands.{name}.name: is {band.name!r}"
+    if band.queue_timeout_s <= 0 or band.max_queued < 1:
+        yield f"bands.{name}: queue_timeout_s and max_queued must be positive"
+    if band.age_after_s <= 0:
+        yield f"bands.{name}.age_after_s: must be positive"
+    if not 0.0 < band.ceiling <= 1.0:
+        yield f"bands.{name}.ceiling: must be above 0 and at most 1"
+    if band.reserved < 0.0 or band.min_share < 0.0:
+        yield f"bands.{name}: reserved and min_share must not be negative"
+    yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     for name, pool in settings.pools.items():
         if pool.name != name:
@@ -105,19 +130,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield from _unknown(f"pools.{name}.lanes", pool.lanes, LANES)
         yield from _no_lenders(settings, pool)
     for name, band in settings.bands.items():
-        if band.name != name:
-            yield f"bands.{name}.name: is {band.name!r}"
-        if band.queue_timeout_s <= 0 or band.max_queued < 1:
-            yield f"bands.{name}: queue_timeout_s and max_queued must be positive"
-        if band.age_after_s <= 0:
-            yield f"bands.{name}.age_after_s: must be positive"
-        yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
+        yield from _wrong_band(name, band)
     for name, tenant in settings.tenants.items():
         yield from _wrong_tenant(name, tenant)
     for name, model in settings.models.items():
         if model.name != name:
             yield f"models.{name}.name: is {model.name!r}"
         yield from _wrong_limits(f"models.{name}.limits", model.limits)
+    yield from _wrong_shares(settings)
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):

@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from gateway.config.document import Plain
 from gateway.config.kinds import is_loopback, url_parts
 from gateway.config.problems import Path, Problem, did_you_mean
+from gateway.config.scheduling import Classes
 from policies.types import SHARED
 
 POOLS_A_MODEL = 4  # tenancy.md 1.1
+MIN_SHARES = 0.5
+ROUNDING = 1e-9
 
 Mapping = dict[str, Plain]
 
@@ -27,6 +30,7 @@ def contradictions(plain: Plain, *, keys_asked: bool = False) -> Iterator[Proble
     yield from _lenders(root)
     yield from _idle_fields(root)
     yield from _closed_to_long_prompts(root)
+    yield from _classes(root)
 
 
 def _references(root: Mapping) -> Iterator[Problem]:
@@ -190,6 +194,47 @@ def _idle_fields(root: Mapping) -> Iterator[Problem]:
         yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")
     if _mapping(_mapping(root.get("classes")).get("batch")).get("on_late") == "downgrade":
         yield Problem(path=("classes", "batch", "on_late"), message="no class is less urgent than batch")
+
+
+def _classes(root: Mapping) -> Iterator[Problem]:
+    """What classes may hold of a pool: less and less, and never what more urgent ones have reserved."""
+    told = _mapping(root.get("classes"))
+    most, reserved, shares = 1.0, 0.0, 0.0
+    for name, default in Classes():
+        held = _mapping(told.get(name))
+        ceiling, own, share = (
+            _number(held.get(field, getattr(default, field))) for field in ("ceiling", "reserved", "min_share")
+        )
+        path: Path = ("classes", name, "ceiling")
+        if ceiling > most:
+            yield _at(root, path, f"{ceiling:g} is more than that of a more urgent class, {most:g}")
+        elif ceiling > 1.0 - reserved + ROUNDING:
+            yield _at(root, path, f"{ceiling:g} is more than more urgent classes leave: {reserved:g} is reserved")
+        most, reserved, shares = ceiling, reserved + own, shares + share
+    if shares > MIN_SHARES + ROUNDING:
+        yield Problem(path=("classes",), message=f"min_share of all classes is {shares:g}, more than {MIN_SHARES:g}")
+    fairness = _mapping(_mapping(root.get("admission")).get("fairness"))
+    if fairness.get("kind") == "round_robin":
+        for field in ("quantum", "input", "cached", "output"):
+            if field in fairness:
+                path = ("admission", "fairness", field)
+                yield Problem(
+                    path=path, message="means nothing with kind: round_robin, where every request costs the same"
+                )
+
+
+def _at(root: Mapping, path: Path, message: str) -> Problem:
+    """At the field; at the classes if it is not in the file."""
+    held: Plain = root
+    for depth, step in enumerate(path):
+        if step not in _mapping(held):
+            return Problem(path=path[:depth], message=f"{'.'.join(map(str, path[depth:]))}: {message}")
+        held = _mapping(held)[str(step)]
+    return Problem(path=path, message=message)
+
+
+def _number(value: Plain) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
 def _endpoints(root: Mapping) -> Iterator[tuple[int, Mapping]]:

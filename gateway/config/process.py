@@ -7,7 +7,8 @@ from pydantic import Field
 
 from gateway.config.headers import HeaderName
 from gateway.config.kinds import GIB, KIB, MIB, Host, IpNetwork, Network, Number, Size, Text, Whole
-from gateway.config.section import RESTART, FilePath, Name, Section
+from gateway.config.scheduling import Fairness
+from gateway.config.section import RESTART, FilePath, Name, Section, all_defaults
 from gateway.config.tls import Tls
 
 HostName = Annotated[str, Text(r"[A-Za-z0-9.:_\-\[\]]{1,255}", "a host name", lower=True)]
@@ -99,6 +100,7 @@ class Admission(Section):
         "auto",
         description="How `sheddable` classes are refused while a pool fills up: from 70 % on; early and steeply, as llm-d does; never.",
     )
+    fairness: Fairness = all_defaults(Fairness)
 
 
 class Upstream(Section):

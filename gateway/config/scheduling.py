@@ -13,12 +13,18 @@ from gateway.config.section import RESTART, FilePath, Section, all_defaults
 QueueTimeout = Annotated[float, Number(0.1, 3600)]
 MaxQueued = Annotated[int, Whole(1, 1_000_000)]
 AgeAfter = Annotated[float, Number(0.1, 3600)]
+Ceiling = Annotated[float, Number(0.05, 1, unit="")]
+Ratio = Annotated[float, Number(0, 0.5, unit="")]
+TokenCost = Annotated[float, Number(0, 100, unit="")]
 OnLate = Literal["queue", "downgrade", "reject"]
 Milliseconds = Annotated[float, Number(1, 1_000_000, unit="ms")]
 
 _TIMEOUT = "Longest wait in the queue, then 503 `queue_timeout`."
 _QUEUED = "Requests of the class that may wait, then 503 `overloaded`."
-_AGE = "After so long in the queue a request counts as one class more urgent."
+_AGE = "A head that has waited so long may have the next fourth dispatch of its pool, whatever its class."
+_CEILING = "Most of a pool's sequences that the class may hold. Never more than in a more urgent class."
+_RESERVED = "Part of a pool's sequences that less urgent classes leave free for it; none in a pool of less than 8."
+_SHARE = "Part of what a pool dispatches that the class gets at least while it waits. 0.5 in all classes together."
 _SHEDDABLE = "Refused, more and more of them, while its pool is nearly full (`admission.shed`)."
 _LATE = "What to do with one whose first token will surely be late: wait, become less urgent, or 503 `overloaded`."
 _TTFT = "When the first token is due, from the first byte of the request. None: no such promise."
@@ -55,6 +61,9 @@ class StandardSlo(Slo):
 class Critical(Section):
     """Rank 0, the most urgent class."""
 
+    ceiling: Ceiling = Field(1.0, description=_CEILING)
+    reserved: Ratio = Field(0.05, description=_RESERVED)
+    min_share: Ratio = Field(0.0, description=_SHARE)
     queue_timeout_s: QueueTimeout = Field(30.0, description=_TIMEOUT)
     max_queued: MaxQueued = Field(512, description=_QUEUED)
     age_after_s: AgeAfter = Field(5.0, description=_AGE)
@@ -66,6 +75,9 @@ class Critical(Section):
 class Interactive(Section):
     """Rank 1."""
 
+    ceiling: Ceiling = Field(0.95, description=_CEILING)
+    reserved: Ratio = Field(0.05, description=_RESERVED)
+    min_share: Ratio = Field(0.0, description=_SHARE)
     queue_timeout_s: QueueTimeout = Field(30.0, description=_TIMEOUT)
     max_queued: MaxQueued = Field(5000, description=_QUEUED)
     age_after_s: AgeAfter = Field(5.0, description=_AGE)
@@ -77,6 +89,9 @@ class Interactive(Section):
 class Standard(Section):
     """Rank 2, the class of a request that names none."""
 
+    ceiling: Ceiling = Field(0.9, description=_CEILING)
+    reserved: Ratio = Field(0.0, description=_RESERVED)
+    min_share: Ratio = Field(0.1, description=_SHARE)
     queue_timeout_s: QueueTimeout = Field(60.0, description=_TIMEOUT)
     max_queued: MaxQueued = Field(5000, description=_QUEUED)
     age_after_s: AgeAfter = Field(30.0, description=_AGE)
@@ -88,6 +103,9 @@ class Standard(Section):
 class Batch(Section):
     """Rank 3."""
 
+    ceiling: Ceiling = Field(0.85, description=_CEILING)
+    reserved: Ratio = Field(0.0, description=_RESERVED)
+    min_share: Ratio = Field(0.05, description=_SHARE)
     queue_timeout_s: QueueTimeout = Field(300.0, description=_TIMEOUT)
     max_queued: MaxQueued = Field(5000, description=_QUEUED)
     age_after_s: AgeAfter = Field(120.0, description=_AGE)
@@ -107,9 +125,15 @@ class Classes(Section):
     standard: Standard = all_defaults(Standard)
     batch: Batch = all_defaults(Batch)
 
-    def described(self, scale: float) -> dict[str, object]:
-        """The classes as the core's settings have them; `scale` multiplies every time."""
-        return {name: _band(name, rank, each, scale) for rank, (name, each) in enumerate(self)}
+    def described(self, scale: float, most_urgent: str) -> dict[str, dict[str, object]]:
+        """The classes as the core's settings have them; `scale` multiplies every time.
+
+        Nobody uses one above `most_urgent`: nothing is reserved for it.
+        """
+        bands = {name: _band(name, rank, each, scale) for rank, (name, each) in enumerate(self)}
+        for name in list(bands)[: list(bands).index(most_urgent)]:
+            bands[name]["reserved"] = 0.0
+        return bands
 
 
 class Length(Section):
@@ -148,6 +172,20 @@ class Affinity(Section):
         return {**self.model_dump(), "ttl_s": self.ttl_s * scale}
 
 
+class Fairness(Section):
+    """How tenants share what a class is served. What a token costs an engine here is not what a tenant is charged."""
+
+    kind: Literal["deficit", "round_robin"] = Field(
+        "deficit", description="By what requests cost, or request by request; both by `weight`."
+    )
+    quantum: Annotated[int, Whole(256, 1_000_000)] = Field(
+        8192, description="Cost that a tenant of weight 1 may have at a time, before it is the next one's turn."
+    )
+    input: TokenCost = Field(1.0, description="Cost of a prompt token.")
+    cached: TokenCost = Field(0.1, description="Cost of a prompt token that the engine has in its cache.")
+    output: TokenCost = Field(2.0, description="Cost of a token of the answer.")
+
+
 def _band(name: str, rank: int, each: Class, scale: float) -> dict[str, object]:
     slo = each.slo
     return {
@@ -162,4 +200,7 @@ def _band(name: str, rank: int, each: Class, scale: float) -> dict[str, object]:
         "sheddable": each.sheddable,
         "on_late": each.on_late,
         "age_after_s": each.age_after_s * scale,
+        "ceiling": each.ceiling,
+        "reserved": each.reserved,
+        "min_share": each.min_share,
     }

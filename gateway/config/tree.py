@@ -84,7 +84,8 @@ class Config(Section):
         return settings_from(
             {
                 "pools": {name: pool.described(name) for name, pool in self.pools.items()},
-                "bands": self.classes.described(scale),
+                "bands": self.classes.described(scale, self._most_urgent()),
+                "fairness": self.admission.fairness.model_dump(),
                 "max_queued": self.admission.max_queued,
                 "max_queued_bytes": self.admission.max_queued_bytes,
                 "max_attempts": self.retries.max_attempts,
@@ -97,6 +98,11 @@ class Config(Section):
                 "tenants": {name: tenant.described() for name, tenant in (self.tenants or {}).items()},
             }
         )
+
+    def _most_urgent(self) -> str:
+        """The most urgent class that a key may use: nothing is reserved for those above it."""
+        ceilings = (tenant.class_ceiling for tenant in (self.tenants or {}).values())
+        return min(ceilings, key=list(Classes.model_fields).index, default="critical")
 
     def timers(self) -> Timers:
         """Every timer of the gateway, scaled."""

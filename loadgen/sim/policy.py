@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from policies.settings import SettingsError, settings_from
-from policies.types import Affinity, Band, Pool, Settings
+from policies.types import Affinity, Band, Fairness, Pool, Settings
 
 SEED = 7
 _BOOL = "tag:yaml.org,2002:bool"
@@ -50,6 +50,17 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     min_share: float = 0.0
 
 
+class Fair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`admission.fairness`."""
+
+    kind: str = "deficit"
+    quantum: int = 8192
+    input: float = 1.0
+    cached: float = 0.1
+    output: float = 2.0
+    lead_quanta: int = 4
+
+
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`admission`."""
 
@@ -60,7 +71,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ordering: str = "by_length"
     hold_s: float = 0.0
     shed: str = "auto"
-    fairness: dict[str, Any] = {}
+    fairness: Fair = Fair()
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,22 +116,33 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 CLASSES = {
     "critical": PriorityClass(
-        rank=0, queue_timeout_s=30, max_queued=512, age_after_s=5, on_late="reject", slo=Promise(ttft_ms=400, itl_ms=50)
+        rank=0,
+        reserved=0.05,
+        queue_timeout_s=30,
+        max_queued=512,
+        age_after_s=5,
+        on_late="reject",
+        slo=Promise(ttft_ms=400, itl_ms=50),
     ),
     "interactive": PriorityClass(
-        rank=1, queue_timeout_s=30, age_after_s=5, on_late="reject", slo=Promise(ttft_ms=400, itl_ms=50)
+        rank=1,
+        ceiling=0.95,
+        reserved=0.05,
+        queue_timeout_s=30,
+        age_after_s=5,
+        on_late="reject",
+        slo=Promise(ttft_ms=400, itl_ms=50),
     ),
-    "standard": PriorityClass(rank=2, queue_timeout_s=60, slo=Promise(ttft_ms=2000, itl_ms=100)),
-    "batch": PriorityClass(rank=3, queue_timeout_s=300, age_after_s=120, sheddable=True),
+    "standard": PriorityClass(
+        rank=2, ceiling=0.9, min_share=0.1, queue_timeout_s=60, slo=Promise(ttft_ms=2000, itl_ms=100)
+    ),
+    "batch": PriorityClass(rank=3, ceiling=0.85, min_share=0.05, queue_timeout_s=300, age_after_s=120, sheddable=True),
 }
 WITHOUT_EFFECT = (
-    "ceiling",
-    "reserved",
-    "min_share",
     "drain_lag_s",
     "drain_grace_s",
     "hold_s",
-    "fairness",
+    "lead_quanta",
     "state_file",
 )
 
@@ -194,6 +216,7 @@ def policy(raw: Mapping[str, Any], pools: Mapping[str, Pool]) -> Policy:
         shed=_one_of("admission.shed", admission.shed, ("auto", "llmd", "off")),
         length=_one_of("length.kind", document.length.kind, ("learned", "declared")),
         affinity=_affinity(document.affinity) if document.affinity.enabled else None,
+        fairness=_fairness(admission.fairness),
     )
     return Policy(settings=_checked(settings), total_s=document.timeouts.total_s)
 
@@ -219,7 +242,14 @@ def _band(name: str, spec: PriorityClass) -> Band:
         sheddable=spec.sheddable,
         on_late=_one_of(f"classes.{name}.on_late", spec.on_late, ("queue", "downgrade", "reject")),
         age_after_s=spec.age_after_s,
+        ceiling=spec.ceiling,
+        reserved=spec.reserved,
+        min_share=spec.min_share,
     )
+
+
+def _fairness(told: Fair) -> Fairness:
+    return Fairness(kind=told.kind, quantum=told.quantum, input=told.input, cached=told.cached, output=told.output)
 
 
 def _pools(told: Mapping[str, PoolSpec], fleet: Mapping[str, Pool]) -> dict[str, Pool]:

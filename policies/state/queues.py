@@ -133,17 +133,16 @@ class PoolQueue:
         """Find what each class may take on now."""
         self.spare = look(self.ranked, self.room)
 
-    def has_class_room(self, ticket: Ticket) -> bool:
-        """Whether its class may take it on."""
-        if self.spare < ticket.sequences:
+    def has_class_room(self, share: Share) -> bool:
+        """Whether this class may take on one more."""
+        if self.spare < 1:
             self.look()
-            return not self.holds_back(ticket)
+            return not self.holds_back(share)
         return True
 
-    def holds_back(self, ticket: Ticket) -> bool:
-        """Whether its class may not take it on, as classes were looked at last. One that is too large waits for all the room of its class."""
-        share = ticket.share
-        if min(ticket.sequences, share.most) > share.slack:
+    def holds_back(self, share: Share) -> bool:
+        """Whether this class may not take on one more, as classes were looked at last."""
+        if share.slack < 1:
             self.capped = True
             return True
         return False

@@ -19,7 +19,7 @@ UNKNOWN = Tenant(id="")
 CREDIT, OVERDUE, RANK = range(3)
 """Why it is a class's turn, the strongest first."""
 
-Standing = tuple[bool, float, int, bool, "Flow", list["Ticket"]]
+Standing = tuple[bool, int, float, bool, "Flow", list["Ticket"]]
 """Is not new, round, place, is long: no two are equal in these. Then the flow and its heads in that lane, in order."""
 
 
@@ -35,7 +35,7 @@ class Account:
         self.tenant = tenant
         self.spent = spent
         self.until = spent
-        self.place = 0  # among those that wait, in order of their coming
+        self.place = 0.0  # among those that wait,
         self.left_s = now
         self.flow: Flow | None = None  # while something of it waits
         self.charged: dict[str, float] = {}  # what its requests that run were taken to cost
@@ -77,7 +77,7 @@ class Share:
         self.right = RANK
         self.credit = 0.0
         self.round = 0.0  # the one that is being served
-        self.entered = 0
+        self.entered = 0.0
         self.accounts: dict[str, Account] = {}
         self.standings: list[Standing] = []
         self.change(band, settings)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.config import Config, ConfigErrors, load, load_document, read, schema
 from gateway.config.reference import renewed
 from gateway.config.show import show
-from policies.types import Affinity, Band, Pool
+from policies.types import Affinity, Band, Fairness, Pool
 
 ROOT = Path(__file__).parents[2]
 SALT = "0123456789abcdef0123456789abcdef"
@@ -291,10 +291,19 @@ def test_the_core_gets_its_settings() -> None:
         slo_itl_s=0.05,
         on_late="reject",
         age_after_s=5,
+        reserved=0.05,
     )
     assert settings.bands["batch"] == Band(
-        name="batch", rank=3, queue_timeout_s=300, max_queued=5000, sheddable=True, age_after_s=120
+        name="batch",
+        rank=3,
+        queue_timeout_s=300,
+        max_queued=5000,
+        sheddable=True,
+        age_after_s=120,
+        ceiling=0.85,
+        min_share=0.05,
     )
+    assert settings.fairness == Fairness()
     assert [band.rank for band in settings.bands.values()] == [0, 1, 2, 3]
     assert (settings.max_attempts, settings.max_queued_bytes, settings.seed) == (3, 512 * 2**20, 7)
     assert settings.timer_scale == 1
@@ -332,6 +341,35 @@ timeouts: {scale: 0.1}
         block_tokens=32, index_bytes=2**20, ttl_s=pytest.approx(6), max_load_ratio=2, kv_tiers=4
     )
     assert config.endpoints[0].described().long_lanes == 0
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("standard: {ceiling: 0.97}", "classes.standard.ceiling: 0.97 is more than that of a more urgent class, 0.95"),
+        (
+            "critical: {ceiling: 0.9}",
+            "classes: interactive.ceiling: 0.95 is more than that of a more urgent class, 0.9",
+        ),
+        (
+            "critical: {reserved: 0.2}",
+            "classes: interactive.ceiling: 0.95 is more than more urgent classes leave: 0.2 is reserved",
+        ),
+        ("standard: {min_share: 0.46}", "classes: min_share of all classes is 0.51, more than 0.5"),
+    ],
+)
+def test_classes_do_not_promise_what_others_hold(classes: str, message: str) -> None:
+    text = GOOD + "classes:\n  " + classes + "\n"
+    assert [error.split(": ", 1)[1] for error in errors_of(text)] == [message]
+
+
+def test_what_requests_cost_is_not_set_where_nothing_counts_it() -> None:
+    text = GOOD + "admission: {fairness: {kind: round_robin, quantum: 512}}\n"
+    assert [error.split(": ", 1)[1] for error in errors_of(text)] == [
+        "admission.fairness.quantum: means nothing with kind: round_robin, where every request costs the same"
+    ]
+    text = GOOD + "admission: {fairness: {quantum: 512, input: 2, cached: 0, output: 4}}\n"
+    assert parsed(text).settings().fairness == Fairness(quantum=512, input=2.0, cached=0.0, output=4.0)
 
 
 def test_somebody_takes_the_long_prompts_of_every_pool() -> None:

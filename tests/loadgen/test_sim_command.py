@@ -170,12 +170,13 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     given = inputs.read("mixed-lengths", None, path, [])
     settings = given.policy.settings
     assert settings.bands["batch"].max_queued == 7
+    assert settings.bands["batch"].ceiling == 0.5
     assert settings.bands["batch"].queue_timeout_s == 300
     assert settings.bands["bulk"].rank == 9
     assert settings.max_queued_bytes == 2 << 20
     assert settings.affinity is None
     assert settings.shed == "off"
-    assert given.without_effect == ("classes.batch.ceiling", "admission.hold_s")
+    assert given.without_effect == ("admission.hold_s",)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from policies.events import (
     SettingsChanged,
     Tick,
 )
-from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings
+from policies.types import Affinity, Band, Endpoint, Fairness, InferenceRequest, Pool, Settings
 
 BANDS = (
     Band(name="interactive", rank=1, queue_timeout_s=30.0, max_queued=5000),
@@ -41,6 +41,7 @@ def settings(
     ordering: str = "fcfs",
     shed: str = "auto",
     affinity: Affinity | None = None,
+    fairness: Fairness = Fairness(),  # noqa: B008
 ) -> Settings:
     return Settings(
         pools={pool.name: pool for pool in pools},
@@ -54,6 +55,7 @@ def settings(
         ordering=ordering,
         shed=shed,
         affinity=affinity,
+        fairness=fairness,
     )
 
 
