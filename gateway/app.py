@@ -39,15 +39,18 @@ from gateway.telemetry.live import (
     watch_feeds,
     watch_flows,
     watch_probes,
+    watch_quotas,
     watch_reloads,
 )
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Sink
 from gateway.tenants import Tenants, Throttle
+from gateway.usage import Sums
 from policies.core import Core
 from policies.decisions import Reason
 from policies.events import LengthsRestored, SettingsChanged
+from policies.metering import Metering
 from policies.state.views import EndpointView, FlowView, Totals
 
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
@@ -122,6 +125,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._report_exception)
         self._dispatcher.handle(SettingsChanged(settings=self._began.settings))
+        self._dispatcher.tell_the_time()
         if self._lengths is not None:
             self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
         listener = await self._listen()
@@ -188,6 +192,7 @@ class Gateway:
             run.check(now)
         self._backends.sweep(now)
         self._roster.sweep()
+        self._dispatcher.tell_the_time()
 
     # -- going down ------------------------------------------------------------------------------------------------
 
@@ -281,6 +286,10 @@ class Gateway:
         """What is in force."""
         return self._reloader.configured()
 
+    def metering(self) -> Metering:
+        """What limits tenants, and how far it is used."""
+        return self._core.metering
+
     def explain(self, request_id: str) -> Mapping[str, object] | None:
         """What became of a request."""
         return self._explain.find(request_id)
@@ -305,6 +314,7 @@ class Gateway:
         watch_probes(metrics, self._roster.standings)
         watch_engines(metrics, self._roster.reports)
         watch_feeds(metrics, self._roster.feeds)
+        watch_quotas(metrics, Sums(self._core.metering, metrics.tenant_label).of)
         # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
         # the turn of the loop between the core's decision about a request and the end of its task.
         metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)

@@ -14,7 +14,7 @@ from policies.types import Band
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model as this gateway serves it."""
+    """A model as this gateway serves it, to one tenant. `most_asked`: for more tokens of answer nobody may ask."""
 
     name: str
     served_as: str
@@ -23,6 +23,7 @@ class ServedModel:
     most_prompt_bytes: int  # of a prompt that may fit
     max_output_tokens: int
     block_tokens: int  # of the chain by which its prompts are compared
+    most_asked: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,21 @@ class Caller:
     expires_s: float | None = None
 
     def model(self, call: Call) -> ServedModel:
-        """The model a call names. Raises GatewayError; unknown, not granted and not for this route look the same."""
+        """The model a call names. Raises GatewayError; unknown, not granted and not for this route look the same. More
+        tokens than may be asked for are refused too."""
         model = self.models.get(call.model)
         if model is None or call.route.name not in model.routes:
             raise GatewayError(Reason.MODEL_UNKNOWN, param="model")
+        if model.most_asked is not None:
+            _check_wish(call, model.most_asked)
         return model
+
+
+def _check_wish(call: Call, most_tokens: int) -> None:
+    asked = call.max_output_tokens
+    if asked is not None and asked > most_tokens:
+        message = f"At most {most_tokens} output tokens may be asked for."
+        raise GatewayError(Reason.MAX_TOKENS_ABOVE_LIMIT, message, param=call.plan.caps[0])
 
 
 @dataclass(frozen=True, slots=True)

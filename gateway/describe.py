@@ -23,6 +23,9 @@ SPARSEST_BYTES_PER_TOKEN = 8  # no text has fewer tokens than this: only then is
 TEXT_ROUTE_S = 5.0  # the whole of a route that runs on an engine's API process
 _DIGITS = re.compile(rb"[0-9]{1,10}\Z").match
 _SECONDS = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
+_MEDIA = re.compile(  # quotes in text are escaped, so this stands only where a part begins
+    rb'"type"\s*:\s*"(?:image_url|image|input_image|input_audio|audio_url|video_url|file|input_file|document)"'
+).findall
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
 
 
@@ -47,6 +50,12 @@ def too_long(model: ServedModel) -> GatewayError:
 def prompt_tokens(call: Call) -> int:
     """The estimated length of the whole prompt."""
     return int(call.prompt_bytes / BYTES_PER_TOKEN) + 1
+
+
+def parts(call: Call) -> tuple[int, int]:
+    """How many messages and media it has, about: what is reserved for them beside their text."""
+    raws = [bytes(call.fields[name]) for name in call.plan.prompt]
+    return sum(raw.count(b'"role"') for raw in raws), sum(len(_MEDIA(raw)) for raw in raws if b"{" in raw)
 
 
 def output_cap(call: Call, model: ServedModel) -> int | None:
@@ -164,27 +173,30 @@ class Given:
 
 
 class Facts(msgspec.Struct, gc=False):
-    """What is known of a request beside its head and body. Times on time.monotonic(); `salt` of the tenant's caches."""
+    """What is known of a request beside its head and body. Times on time.monotonic(). `counted`: tokens may be limited,
+    so what is reserved for them is counted."""
 
     id: str
-    tenant: str
+    caller: Caller
+    counted: bool
     received_s: float
     deadline_s: float
-    salt: str
 
 
 def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> InferenceRequest:
     """Everything the core may know."""
-    prompt = look(call, model.block_tokens, (facts.tenant, facts.salt, model.served_as))
+    caller = facts.caller
+    prompt = look(call, model.block_tokens, (caller.tenant, caller.salt, model.served_as))
+    messages, media = parts(call) if facts.counted else (0, 0)
     return InferenceRequest(
         facts.id,
-        facts.tenant,
+        caller.tenant,
         model.name,
         wishes.band,
         wishes.route.name,
         call.stream,
-        arrived_s=facts.received_s,
-        deadline_s=facts.deadline_s,
+        facts.received_s,
+        facts.deadline_s,
         prompt_tokens=prompt.exact_tokens or prompt_tokens(call),
         max_output_tokens=most_output_tokens(call, model),
         sequences=call.sequences,
@@ -195,4 +207,8 @@ def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> Inf
         kind=prompt.kind,
         head=prompt.head,
         shape=prompt.shape,
+        key=caller.key,
+        messages=messages,
+        media=media,
+        names_most=call.max_output_tokens is not None,
     )

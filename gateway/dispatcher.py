@@ -8,14 +8,15 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 
 from policies.core import Core
 from policies.decisions import Decision
-from policies.events import Arrived, Event, Tick
+from policies.events import Arrived, Event, Tick, WallClock
 from policies.types import InferenceRequest
 
+CLOCK_STEP_S = 0.5  # by which the wall clock may wander untold
 Record = Callable[[float, Event, list[Decision]], None]
 
 
@@ -36,6 +37,7 @@ class Dispatcher:
         self._undelivered: deque[Decision] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf  # without a timer
+        self._ahead_s = 0.0  # the wall clock, as the core was told
 
     def arrive(self, request: InferenceRequest, waiter: Waiter) -> Decision | None:
         """A request asks for a place. The decision if there is one at once; else `waiter` will hear it."""
@@ -75,6 +77,13 @@ class Dispatcher:
                 waiter.decided(decision)
         if self._undelivered:
             asyncio.get_running_loop().call_soon(self.settle)
+
+    def tell_the_time(self) -> None:
+        """Tell the core how far the wall clock is ahead, when that has changed: its budgets go by the calendar."""
+        offset_s = time() - monotonic()
+        if abs(offset_s - self._ahead_s) > CLOCK_STEP_S:
+            self._ahead_s = offset_s
+            self.handle(WallClock(offset_s=offset_s))
 
     def close(self) -> None:
         """Stop the timer."""

@@ -4,9 +4,12 @@ head (checked) -> route -> tenant -> media type, declared length    here, before
 body -> dialect -> facts -> core -> engine -> answer                `run.py`
 """
 
+import time
 from typing import cast
 
-from gateway import describe
+import msgspec
+
+from gateway import describe, usage
 from gateway.callers import Caller
 from gateway.describe import Wishes
 from gateway.dialects.answers import model_answer, models_answer
@@ -21,6 +24,7 @@ from policies.decisions import Reason
 
 _LOCAL, _TEXT = Kind.LOCAL, Kind.TEXT
 _OPEN = frozenset({"livez", "readyz"})  # no key is asked for
+USAGE_EVERY_S = 1.0  # for each key
 _JSON = b"application/json"
 _PLAIN = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 
@@ -30,6 +34,7 @@ class Pipeline:
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self._usage_told: dict[tuple[str, str], float] = {}  # when, by tenant and key
 
     def opened(self, exchange: Exchange, head: Head) -> None:
         """A head has come: everything that can be refused before the body is read is refused here."""
@@ -99,8 +104,23 @@ class Pipeline:
         elif name == "readyz":
             ready = self.services.ready
             exchange.respond(200 if ready else 503, _PLAIN, b"ok" if ready else b"not ready")
+        elif name == "usage":
+            self._answer_usage(exchange, run)
         else:
             self._answer_models(exchange, run)
+
+    def _answer_usage(self, exchange: Exchange, run: Run) -> None:
+        caller, now = run.caller, time.monotonic()
+        wait_s = self._usage_told.get((caller.tenant, caller.key), -USAGE_EVERY_S) + USAGE_EVERY_S - now
+        if wait_s > 0:
+            message = "Usage is told once a second."
+            run.refuse(GatewayError(Reason.QUOTA_REQUESTS, message, param="usage", retry_after_s=wait_s))
+            return
+        self._usage_told[caller.tenant, caller.key] = now
+        told = usage.of_caller(self.services.dispatcher.core.metering, caller.tenant, caller.key)
+        lines = b"content-type: application/json\r\ncache-control: no-store\r\n" + run.about()
+        exchange.respond(200, lines, msgspec.json.encode(told))
+        run.end(200, "", "")
 
     def _answer_models(self, exchange: Exchange, run: Run) -> None:
         head = cast(Head, exchange.head)

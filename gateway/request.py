@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.callers import Caller
 from gateway.compose import about, error_lines, reply_lines, waiting_lines
 from gateway.describe import Wishes
+from gateway.dialects import quota
 from gateway.dialects.answers import error_answer, error_frame
 from gateway.dialects.call import Call
 from gateway.dialects.routes import Dialect
@@ -69,14 +70,26 @@ class Request:
         """A good answer has begun: begin the client's."""
         if not self.exchange.started:  # a kept-alive stream begins before its answer does
             more = b"x-accel-buffering: no\r\n" if length is None else b""
-            self.exchange.start(status, reply_lines(self.record, self.about(), content_type, coding) + more, length)
+            lines = reply_lines(self.record, self.about(), content_type, coding)
+            if self.services.dispatcher.core.metering.limited:
+                lines += self._limit_lines()
+            self.exchange.start(status, lines + more, length)
         self._note_begin(status)
 
     def answer(self, content_type: bytes, coding: bytes, body: bytes) -> None:
         """A good answer is whole."""
         record = self.record
         record.status = 200
-        self.exchange.respond(200, reply_lines(record, about(record, self.route.dialect), content_type, coding), body)
+        lines = reply_lines(record, about(record, self.route.dialect), content_type, coding)
+        if self.services.dispatcher.core.metering.limited:
+            lines += self._limit_lines()
+        self.exchange.respond(200, lines, body)
+
+    def _limit_lines(self, refused_by: str = "") -> bytes:
+        """The lines about the limits of the caller, where it has any."""
+        record = self.record
+        standing = self.services.dispatcher.core.metering.standing(record.tenant, record.key, record.model, monotonic())
+        return quota.lines(standing, self.route.dialect, refused_by) if standing is not None else b""
 
     def _note_begin(self, status: int) -> None:
         self.record.status = status
@@ -90,7 +103,10 @@ class Request:
         else:
             dialect = self.route.dialect if exchange.head is not None and exchange.head.meaning else Dialect.OPENAI
             answer = error_answer(error, dialect, self.request_id)
-            exchange.respond(answer.status, error_lines(record, answer), answer.body, close=close or error.closes)
+            lines = error_lines(record, answer)
+            if self._counted and self.services.dispatcher.core.metering.limited:
+                lines += self._limit_lines(error.param or "" if error.row.type == "rate_limit_error" else "")
+            exchange.respond(answer.status, lines, answer.body, close=close or error.closes)
             record.status = answer.status
         self.end(record.status, outcome if self._counted else "", error.reason)
 

@@ -17,10 +17,10 @@ from gateway import describe
 from gateway.backends import Backend
 from gateway.callers import Caller, urgency
 from gateway.compose import EngineHead
+from gateway.dialects import quota
 from gateway.dialects.call import Target, read, write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
-from gateway.dialects.verdict import error_for
 from gateway.errors import GatewayError
 from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
@@ -127,7 +127,8 @@ class Run(Request):
         self._arrived_s = arrived_s = monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
-        facts = describe.Facts(record.request_id, self.caller.tenant, received_s, deadline_s, self.caller.salt)
+        counted = self.services.dispatcher.core.metering.limited
+        facts = describe.Facts(record.request_id, self.caller, counted, received_s, deadline_s)
         return describe.request(call, model, wishes, facts)
 
     def _follow(self, decision: Decision | None) -> None:
@@ -136,7 +137,7 @@ class Run(Request):
             self._try(decision)
         elif decision is not None:
             self.services.dispatcher.leave(self.record.request_id, None)
-            self.refuse(error_for(decision.reason, decision.retry_after_s), _REFUSED[type(decision)])
+            self.refuse(quota.refusal(decision), _REFUSED[type(decision)])
 
     def _try(self, dispatch: Dispatch) -> None:
         """Begin an attempt; on routes that run beside an engine's GPU only where few do."""
@@ -201,8 +202,8 @@ class Run(Request):
         if end.how is _BOUNCED:
             self._bounced(end)
             return
-        self._settle(Outcome.FAILED)
         reason = end.reason if end.error is None else end.error.reason
+        self._settle(Outcome.REFUSED if reason is Reason.BACKEND_REJECTED else Outcome.FAILED)
         metrics.upstream_failed(self._backend.name, reason)
         if end.error is not None:
             self.refuse(end.error, "failed")
@@ -219,8 +220,12 @@ class Run(Request):
 
     def _settle(self, outcome: Outcome) -> None:
         """The last attempt ended: tell the core what was learned."""
-        attempt = self.attempt
-        usage = (attempt.usage if attempt is not None else None) or UNTOLD
+        attempt, seen_tokens = self.attempt, 0
+        usage = attempt.usage if attempt is not None else None
+        if usage is None or outcome is not _COMPLETED:
+            usage = usage or UNTOLD
+            seen_tokens = attempt.seen_tokens() if attempt is not None else 0
+            self.services.metrics.usage_missing += usage is UNTOLD and outcome is _COMPLETED
         request_id = self.record.request_id
         event = Finished(
             request_id=request_id,
@@ -229,6 +234,7 @@ class Run(Request):
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
+            seen_tokens=seen_tokens,
         )
         self.services.dispatcher.leave(request_id, event)
 
@@ -249,8 +255,11 @@ class Run(Request):
     def _leave(self) -> None:
         """Stop where it stands: the place is given back, the engine's connection closed."""
         if self._admitted:
-            request_id = self.record.request_id
-            self.services.dispatcher.leave(request_id, Cancelled(request_id=request_id))
+            request_id, attempt = self.record.request_id, self.attempt
+            sent = attempt is not None and self._trying and self._connecting is None
+            seen_tokens = attempt.seen_tokens() if attempt is not None and sent else 0
+            event = Cancelled(request_id=request_id, sent=sent, seen_tokens=seen_tokens)
+            self.services.dispatcher.leave(request_id, event)
         if self.attempt is not None:
             self.attempt.drop()
         if self._connecting is not None:
@@ -307,7 +316,8 @@ class Run(Request):
         self._model = model = caller.model(call)
         if call.prompt_bytes > model.most_prompt_bytes:
             raise describe.too_long(model)
-        facts = describe.Facts(record.request_id, caller.tenant, self.exchange.received_s, self.deadline_s, caller.salt)
+        counted = self.services.dispatcher.core.metering.limited
+        facts = describe.Facts(record.request_id, caller, counted, self.exchange.received_s, self.deadline_s)
         return describe.request(call, model, self.wishes, facts)
 
     # -- departure -------------------------------------------------------------------------------------------------

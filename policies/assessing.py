@@ -10,6 +10,7 @@ from policies.events import Finished, Outcome
 from policies.length import Lengths
 from policies.saturation import service_s
 from policies.state.books import Books
+from policies.state.claims import Claim
 from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt
 from policies.state.queues import PoolQueue
@@ -46,7 +47,9 @@ class Assessing:
                 return None
         return Reason.PARTITION_UNAVAILABLE if request.tenant in self._books.closed else Reason.NO_ENDPOINT
 
-    def ticket(self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float) -> Ticket:
+    def ticket(
+        self, request: InferenceRequest, queues: Sequence[PoolQueue], now: float, claim: Claim | None = None
+    ) -> Ticket:
         """How long it is, what is cached of it, where it belongs."""
         lengths = self.lengths
         band = self._current.bands.get(request.band) or _least_urgent(self._current)
@@ -64,6 +67,8 @@ class Assessing:
             classes.came(ticket.pool, share, now)
         if ticket.pool.lenders:
             self._promise(ticket)
+        if claim is not None:
+            ticket.take_claim(claim, claim.terms)
         return ticket
 
     def expect(self, ticket: Ticket) -> None:

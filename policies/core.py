@@ -123,7 +123,6 @@ class Core:
                 self._settings_changed(event.settings, now)
             case WallClock():
                 self.metering.set_clock(event.offset_s)
-                return
             case LengthsRestored():
                 self._assessing.lengths.restore(event.state)
             case _:
@@ -143,13 +142,14 @@ class Core:
         reason = assessing.refuses(request, queues, now)
         if reason is not None:
             return reject(books, request, queues[0] if queues else None, reason, now)
-        claim = self.metering.reserve(request, now) if self.metering.limited else None
-        if isinstance(claim, Reject):
-            return claim
-        ticket = assessing.ticket(request, queues, now)
+        claim = None
+        if self.metering.limited:
+            held = self.metering.reserve(request, now)
+            if isinstance(held, Reject):
+                return held
+            claim = held
+        ticket = assessing.ticket(request, queues, now, claim)
         queue = ticket.pool
-        if claim is not None:
-            ticket.take_claim(claim, claim.terms)
         books.tickets[request.id] = ticket
         free = queue.open_to_newcomers(ticket.long)
         if not free and queue.capped:

@@ -223,15 +223,20 @@ class Metering:
 
     def slots_of(self, tenant: str) -> list[SlotView]:
         """Its slots, and how many are taken."""
-        return [
-            SlotView(scope=scope, part=part, cap=slots.cap, used=slots.used)
-            for (scope, owner, part), slots in self._slots.items()
-            if owner == tenant
-        ]
+        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        scopes = limits.scopes_of(owner) if owner is not None else ()
+        mine = [self._slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
+        return [SlotView(scope=slots.scope, part=slots.part, cap=slots.cap, used=slots.used) for slots in mine]
+
+    def mode_of(self, tenant: str) -> str | None:
+        """Whether its rates and budgets are enforced or only counted; None: there is no such tenant."""
+        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        return owner.mode if owner is not None else None
 
     def account_of(self, tenant: str) -> AccountView:
         """What waits of a tenant with limits."""
-        account = self._accounts.get(tenant) or Account(None, None)
+        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        account = self._account(owner) if owner is not None else Account(None, None)
         return AccountView(
             queued=account.queued,
             queued_bytes=account.queued_bytes,

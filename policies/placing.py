@@ -87,9 +87,10 @@ class Placing:
         self.freed(attempt.load)
         if ticket.pool.capped:
             self.touch_waiting(ticket.pool)
-        for pool in ticket.claim.free_slot() if ticket.claim is not None else ():
-            if pool.queued:
-                self.touch(pool)
+        if ticket.claim is not None:
+            for pool in ticket.claim.free_slot():
+                if pool.queued:
+                    self.touch(pool)
 
     def past_capped(self, pool: PoolQueue, long: bool) -> Sequence[Load]:
         """Endpoints for a newcomer behind those that wait for room of their class or a slot, and for no endpoint."""

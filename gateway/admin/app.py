@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from gateway import usage
 from gateway.admin import answers
 from gateway.admin.access import Access
 from gateway.admin.operations import Operations, Role
@@ -36,6 +37,7 @@ def make_app(operations: Operations, access: Access, *, version: str = "") -> we
     app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
     app.router.add_get("/admin/v1/config", _guarded("read", _config))
     app.router.add_post("/admin/v1/reload", _guarded("operate", _reload))
+    app.router.add_get("/admin/v1/tenants/{tenant}/usage", _guarded("read", _usage))
     app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
     return app
 
@@ -100,6 +102,13 @@ async def _reload(request: web.Request) -> web.Response:
         return answers.error_answer(409, "not_serving", "The gateway is starting or shutting down.")
     outcome = await asyncio.shield(operations.reload(_who(request)))  # also when the caller leaves
     return answers.json_answer(answers.reloaded(outcome), 422 if outcome.errors else 200)
+
+
+async def _usage(request: web.Request) -> web.Response:
+    metering, tenant = request.app[OPERATIONS].metering(), request.match_info["tenant"]
+    if metering.mode_of(tenant) is None:
+        return answers.error_answer(404, "unknown_tenant", "There is no such tenant.")
+    return answers.json_answer(usage.of_tenant(metering, tenant))
 
 
 def _who(request: web.Request) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from gateway.config import Config, ConfigError
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
+from policies.metering import Metering
 from policies.state.views import EndpointView, FlowView, Totals
 
 Phase = Literal["starting", "serving", "draining"]
@@ -73,6 +74,10 @@ class Operations(Protocol):
 
     def configured(self) -> Configured:
         """The configuration in force."""
+        ...
+
+    def metering(self) -> Metering:
+        """What limits tenants, and how far it is used."""
         ...
 
     def explain(self, request_id: str) -> Mapping[str, object] | None:

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.config.kinds import EngineUrl, EventsUrl, Ref, Whole, url_parts
-from gateway.config.section import RESTART, ModelName, Name, Section, not_empty, several
+from gateway.config.quotas import SharedRates
+from gateway.config.section import RESTART, ModelName, Name, Section, all_defaults, not_empty, several
 from gateway.config.tenant import TenantId
 from policies import types
 
@@ -59,6 +60,11 @@ class Model(Section):
         description="Most output tokens of one answer: written where a client sets none, larger wishes are lowered.",
         json_schema_extra={"x-default": "the smaller of `context_tokens` and 8192"},
     )
+    limits: SharedRates = all_defaults(SharedRates)
+
+    def described(self, name: str) -> Mapping[str, object]:
+        """The model as the core's settings have it."""
+        return {"name": name, "context_tokens": self.context_tokens, "limits": self.limits.described()}
 
 
 class Pool(Section):

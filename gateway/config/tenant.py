@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.config.kinds import Moment, Number, Text, Whole
+from gateway.config.quotas import Budget, Cost, Rates, Reserve, TenantLimits, budgets_of, scopes
 from gateway.config.section import ModelName, Name, Section, all_defaults
 from policies.types import SHARED
 
@@ -64,6 +65,7 @@ class Grant(Section):
 
     name: ModelName = Field(description="A model of `models`.")
     aliases: tuple[ModelName, ...] = Field((), description="Further names by which this tenant may ask for it.")
+    limits: Rates = all_defaults(Rates)
 
 
 class Cache(Section):
@@ -99,6 +101,7 @@ class Key(Section):
         description="The most urgent class its requests get.",
         json_schema_extra={"x-default": "the tenant's"},
     )
+    limits: Rates = all_defaults(Rates)
 
 
 class Inherited(Section):
@@ -124,8 +127,29 @@ class Inherited(Section):
         description="The models a tenant may use. `[]`: none.",
         json_schema_extra={"x-default": "required in each tenant's file; without tenant files all models"},
     )
+    limits: TenantLimits = all_defaults(TenantLimits)
+    reserve: Reserve = all_defaults(Reserve)
+    cost: Cost = all_defaults(Cost)
+    budgets: tuple[Budget, ...] = Field((), description="Amounts for days, weeks and months.")
+    mode: Literal["enforce", "shadow"] = Field(
+        "enforce",
+        description="`shadow`: rates and budgets are counted and refuse nobody; slots, queues and limits of a model hold.",
+    )
     allow: Allow = all_defaults(Allow)
     cache: Cache = all_defaults(Cache)
+
+    def quotas(self, scale: float, *, only_written: bool = False) -> dict[str, object]:
+        """What limits it, as the core's settings have it. `only_written`: without the bounds that are defaults."""
+        return {
+            "limits": self.limits.scope(only_written),
+            "burst_s": self.limits.burst_s,
+            **self.limits.queues(scale, only_written),
+            "reserve": self.reserve.model_dump(),
+            "cost": self.cost.model_dump(),
+            "budgets": budgets_of(self.limits, self.budgets),
+            "mode": self.mode,
+            "models": scopes({grant.name: grant.limits for grant in self.models or ()}),
+        }
 
 
 class TenantDefaults(Inherited):
@@ -160,6 +184,8 @@ class Tenant(Inherited, Identity):
     models: tuple[Grant, ...] = Field(description="The models it may use. `[]`: none.")
     keys: tuple[Key, ...] = Field((), description="Its API keys.")
 
-    def described(self) -> dict[str, object]:
-        """The tenant as the core's settings have it."""
-        return {"id": self.id, "weight": self.weight, "partition": self.partition}
+    def described(self, scale: float) -> dict[str, object]:
+        """The tenant as the core's settings have it; `scale` multiplies times of waiting."""
+        keys = scopes({key.id: key.limits for key in self.keys})
+        known = {"id": self.id, "weight": self.weight, "partition": self.partition}
+        return {**known, **self.quotas(scale), "keys": keys}

@@ -7,6 +7,7 @@ in, "" for forebay.yaml. `contradictions` are errors; `useless` is legal and war
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gateway.config import quota_checks
 from gateway.config.document import Plain
 from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.tenant import CLASSES
@@ -65,6 +66,8 @@ def useless(fleet: Fleet) -> Found:
         held = _mapping(tenant.merged)
         if not held.get("keys"):
             yield tenant.file, Problem(path=("keys",), message="no keys: nobody can use this tenant")
+        for problem in quota_checks.idle(root, held):
+            yield tenant.file, problem
         ceiling = held.get("class_ceiling") or held.get("class") or "standard"
         for index, key in _items(held.get("keys")):
             if _urgency(key.get("class_ceiling")) < _urgency(ceiling):
@@ -87,6 +90,7 @@ def _of_tenant(root: Mapping, held: Mapping, known_as: str | None) -> Iterator[P
     """What must meet in a tenant, or in what all inherit (`known_as` None)."""
     yield from _models(root, held)
     yield from _cache(root, _mapping(held.get("cache")), known_as)
+    yield from quota_checks.wrong(held)
 
 
 def _models(root: Mapping, held: Mapping) -> Iterator[Problem]:

@@ -26,6 +26,10 @@ def _served(models: dict[str, Model]) -> dict[str, Model]:
     }
 
 
+# What of `tenant_defaults` limits the one tenant there is without tenant files.
+QUOTAS = ("limits", "reserve", "cost", "budgets", "mode", "models")
+
+
 class Config(Section):
     """forebay.yaml. Sizes are bytes, times seconds before `timeouts.scale`."""
 
@@ -95,7 +99,8 @@ class Config(Section):
                 "shed": self.admission.shed,
                 "length": self.length.kind,
                 "affinity": self.affinity.described(scale),
-                "tenants": {name: tenant.described() for name, tenant in (self.tenants or {}).items()},
+                "tenants": self._tenants_described(scale),
+                "models": {name: model.described(name) for name, model in self.models.items()},
             }
         )
 
@@ -103,6 +108,14 @@ class Config(Section):
         """The most urgent class that a key may use: nothing is reserved for those above it."""
         ceilings = (tenant.class_ceiling for tenant in (self.tenants or {}).values())
         return min(ceilings, key=list(Classes.model_fields).index, default="critical")
+
+    def _tenants_described(self, scale: float) -> dict[str, object]:
+        if self.tenants is None:  # everybody is one tenant, with such limits as are written
+            defaults = self.tenant_defaults
+            if defaults.model_fields_set.isdisjoint(QUOTAS):
+                return {}
+            return {"default": {"id": "default", **defaults.quotas(scale, only_written=True)}}
+        return {name: tenant.described(scale) for name, tenant in self.tenants.items()}
 
     def timers(self) -> Timers:
         """Every timer of the gateway, scaled."""

@@ -67,6 +67,7 @@ ROUTES = (
     _post("count_tokens", "/v1/messages/count_tokens", Kind.TEXT, Dialect.ANTHROPIC),
     _local("models", "/v1/models"),
     MODEL,
+    _local("usage", "/v1/usage"),
     _local("livez", "/livez"),
     _local("readyz", "/readyz"),
 )

@@ -159,6 +159,12 @@ class Attempt:
             self.drop()
             self.finish(End(How.REFUSED, error=error_for(reason, None)))
 
+    def seen_tokens(self) -> int:
+        """Tokens of the answer that have come so far; a begun answer has one at least."""
+        if self._reader is not None:
+            self._reader.add_up()
+        return (self.events or 1) if self.committed else 0
+
     def tokens(self, estimate: int) -> tuple[int, int, int]:
         """Prompt, cached and output tokens by the engine's own usage; where it told none, the estimate of the prompt and
         what was seen of the answer."""

@@ -175,6 +175,33 @@ RELOAD_FAILED = _gauge(
 CONFIG = _gauge(
     "forebay_config_info", "checksum", "Always 1. The checksum is the same where the same values are in force."
 )
+USAGE_MISSING = _counter(
+    "forebay_usage_missing_total", "", "Completed requests of which the engine told no usage: the estimate is charged."
+)
+QUOTA_RESERVED = _watched_counter(
+    "forebay_quota_reserved_units_total",
+    "tenant scope metric",
+    "Requests (rpm) or cost units held for requests when they came. reserved + extra - refunded - settled = held.",
+)
+QUOTA_EXTRA = _watched_counter(
+    "forebay_quota_extra_units_total", "tenant scope metric", "What requests have used beyond what was held for them."
+)
+QUOTA_REFUNDED = _watched_counter(
+    "forebay_quota_refunded_units_total", "tenant scope metric", "What was held for requests and not used."
+)
+QUOTA_SETTLED = _watched_counter(
+    "forebay_quota_settled_units_total", "tenant scope metric", "What requests that have ended have used."
+)
+QUOTA_WRITTEN_OFF = _watched_counter(
+    "forebay_quota_written_off_units_total", "tenant scope metric", "Debt beyond twice a capacity, forgiven."
+)
+QUOTA_HELD = _gauge("forebay_quota_held_units", "tenant scope metric", "What is held for requests that have not ended.")
+QUOTA_USED = _gauge("forebay_quota_used_units", "tenant scope metric", "What counts against the limit now.")
+QUOTA_DENIED = _watched_counter(
+    "forebay_quota_denied_total",
+    "tenant scope metric mode",
+    "Requests that a limit has refused (enforce), or would have (shadow).",
+)
 CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."

@@ -161,6 +161,26 @@ def watch_engines(metrics: Metrics, reports: Callable[[], Iterable[ReportView]])
     metrics.watch(families.ENGINE_KV_USAGE, reading(lambda load: load.kv_usage))
 
 
+def watch_quotas(metrics: Metrics, sums: Callable[[str], Iterable[tuple[tuple[str, str, str], float]]]) -> None:
+    """What limits have held, settled and refused; `sums` gives one counter by (tenant, scope, metric)."""
+
+    def reading(name: str) -> Callable[[], Reading]:
+        return lambda: sums(name)
+
+    def denied() -> Reading:
+        for mode, name in (("enforce", "denied"), ("shadow", "denied_shadow")):
+            yield from (((*key, mode), value) for key, value in sums(name))
+
+    metrics.watch(families.QUOTA_RESERVED, reading("reserved"))
+    metrics.watch(families.QUOTA_EXTRA, reading("extra"))
+    metrics.watch(families.QUOTA_REFUNDED, reading("refunded"))
+    metrics.watch(families.QUOTA_SETTLED, reading("settled"))
+    metrics.watch(families.QUOTA_WRITTEN_OFF, reading("written_off"))
+    metrics.watch(families.QUOTA_HELD, reading("held"))
+    metrics.watch(families.QUOTA_USED, reading("used"))
+    metrics.watch(families.QUOTA_DENIED, denied)
+
+
 def watch_feeds(metrics: Metrics, feeds: Callable[[], Iterable[FeedView]]) -> None:
     """What engines publish of their KV caches, and what of it was lost."""
 

@@ -105,6 +105,7 @@ class Metrics:
         self._failures: defaultdict[tuple[str, str], int] = defaultdict(int)  # (endpoint, cause)
         self._attempts = dict.fromkeys(ATTEMPT_RESULTS, 0)
         self._started = 0
+        self.usage_missing = 0
         self._bytes_in = 0
         self._bytes_out = 0
         self.tenant_label = LabelCap(tenants)
@@ -215,6 +216,7 @@ class Metrics:
             (families.ATTEMPTS_STARTED, [((), self._started)]),
             (families.ATTEMPTS, [((result,), count) for result, count in self._attempts.items()]),
             (families.UPSTREAM_FAILURES, list(self._failures.items())),
+            (families.USAGE_MISSING, [((), self.usage_missing)]),
             (families.LOOP_LAG, [((), self.loop_lag.state())]),
         ]
         return counted + self._watched_samples()

@@ -1,7 +1,7 @@
 """All keys of a configuration, by their hash: made anew from each configuration, never changed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.callers import Caller, ServedModel
 from gateway.config import Config, Tenant
@@ -55,6 +55,8 @@ class _Maker:
         ceiling = defaults.class_ceiling or CLASSES[0]
         grants = defaults.models
         models = self._models if grants is None else {grant.name: self._models[grant.name] for grant in grants}
+        most_tokens = defaults.limits.max_output_tokens
+        models = {name: _bounded(model, most_tokens) for name, model in models.items()}
         aliases = {alias: models[grant.name] for grant in grants or () for alias in grant.aliases}
         return Caller(
             tenant="default",
@@ -71,7 +73,8 @@ class _Maker:
     def entries(self, tenant: Tenant) -> Iterator[Entry]:
         models: dict[str, ServedModel] = {}
         for grant in tenant.models:
-            models |= dict.fromkeys((grant.name, *grant.aliases), self._models[grant.name])
+            model = _bounded(self._models[grant.name], tenant.limits.max_output_tokens)
+            models |= dict.fromkeys((grant.name, *grant.aliases), model)
         rules = self._rules(tenant.allow)
         for key in tenant.keys:
             digest = bytes.fromhex(key.sha256)
@@ -107,6 +110,14 @@ class _Maker:
             media_hosts=frozenset(allow.media_hosts),
             reject_unknown=self._config.limits.unknown_fields == "reject",
         )
+
+
+def _bounded(model: ServedModel, most_tokens: int | None) -> ServedModel:
+    """The model with the bound of a tenant on its answers."""
+    if most_tokens is None:
+        return model
+    most = min(model.max_output_tokens, most_tokens)
+    return replace(model, max_output_tokens=most, most_asked=most_tokens)
 
 
 def _least_urgent(*names: str) -> str:

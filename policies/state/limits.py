@@ -33,6 +33,15 @@ def scopes(owner: Tenant, key: str, served: Model) -> Iterator[Scope]:
     yield Scope("model", "", served.name, served.limits)
 
 
+def scopes_of(owner: Tenant) -> Iterator[Scope]:
+    """Every scope of a tenant alone."""
+    yield Scope("tenant", owner.id, "", owner.limits)
+    for key, held in owner.keys.items():
+        yield Scope("key", owner.id, key, held)
+    for model, held in owner.models.items():
+        yield Scope("tenant_model", owner.id, model, held)
+
+
 def limits_of(settings: Settings) -> Iterator[tuple[Rule, Limit]]:
     """Every rate and budget of the settings."""
     for owner in settings.tenants.values():

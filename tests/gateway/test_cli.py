@@ -240,7 +240,7 @@ def test_row_40_serve_ends_with_2_and_the_errors_of_all_files(tenants: Path) -> 
     lines = [line.removeprefix(f"{tenants.parent}/") for line in done.stderr.splitlines()]
     assert lines[:6] == [
         "forebay.yaml:6:1: listn: unknown key; did you mean 'listen'?",
-        "tenants.d/acme.yaml:4:1: limit: unknown key",
+        "tenants.d/acme.yaml:4:1: limit: unknown key; did you mean 'limits'?",
         "tenants.d/acme.yaml:5:9: weight: must be a number from 0.1 to 100, not 0",
         "tenants.d/beta.yaml:3:1: id: given twice, first in line 2",
         "tenants.d/beta.yaml:5:1: a0: unknown key",

@@ -20,6 +20,7 @@ GOOD = [
     ("POST", "/detokenize", "detokenize", "/detokenize", Kind.TEXT, Dialect.OPENAI),
     ("POST", "/v1/messages/count_tokens", "count_tokens", "/v1/messages/count_tokens", Kind.TEXT, Dialect.ANTHROPIC),
     ("GET", "/v1/models", "models", "", Kind.LOCAL, Dialect.OPENAI),
+    ("GET", "/v1/usage", "usage", "", Kind.LOCAL, Dialect.OPENAI),
     ("GET", "/livez", "livez", "", Kind.LOCAL, Dialect.OPENAI),
     ("GET", "/readyz", "readyz", "", Kind.LOCAL, Dialect.OPENAI),
 ]
@@ -54,7 +55,7 @@ def test_the_query_string_is_dropped(query: bytes) -> None:
     [
         "/", "", "*", "/v1", "/v1/", "/V1/messages", "/v1/messages/", "//v1/messages", "/v1//messages", "/v1/./messages",
         "/v1/x/../messages", "/v1/messages%20", "/v1%2Fmessages", "/v1/message%73", "/v1/messages;x", "/v1\\messages",
-        "/v1/messages#x", "v1/messages", " /v1/messages", "/v1/messages\t", "/v1/chat/completions/render", "/v1/usage",
+        "/v1/messages#x", "v1/messages", " /v1/messages", "/v1/messages\t", "/v1/chat/completions/render", "/v1/usage/",
         "/invocations", "/metrics", "/health", "/load", "/pooling", "/classify", "/inference/v1/generate", "/sleep",
         "/wake_up", "/v1/load_lora_adapter", "/generate", "/flush_cache", "/abort_request", "/kv_cache_events",
         "/v1/models/", "/v1/modelsx", "/livez/", "/admin/v1/drain", "/v1/responses/resp_1", "/v1/responses/resp_1/cancel",

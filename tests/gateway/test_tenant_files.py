@@ -71,7 +71,10 @@ keys: [{KEY[:-1]}, name: ci, created: 2026-11-02, expires: 2027-02-01T00:00:00+0
     (key,) = acme.keys
     assert (key.name, key.state, key.created, key.class_ceiling) == ("ci", "active", "2026-11-02", "standard")
     assert key.expires is not None and key.expires.isoformat() == "2027-02-01T00:00:00+01:00"
-    assert config(acme=text).settings().tenants == {"acme": types.Tenant(id="acme", weight=4.0)}
+    bounds = types.Limits(max_concurrency=64)
+    assert config(acme=text).settings().tenants == {
+        "acme": types.Tenant(id="acme", weight=4.0, limits=bounds, max_queued=256, max_queued_bytes=64 << 20)
+    }
 
 
 def test_what_it_leaves_out_is_a_default() -> None:
@@ -138,7 +141,7 @@ weigth: 3
 weight: 0
 models: [{name: mm}, {name: m, aliases: [n, n]}]
 keys:
-  - {id: K3, sha256: abc, expires: 2027-02-01, limits: {rpm: 5}}
+  - {id: K3, sha256: abc, expires: 2027-02-01, limits: {rpm: 0}}
 class: urgent
 class: batch
 """
@@ -155,7 +158,7 @@ class: batch
         "tenants.d/acme.yaml:7:10: keys[0].id: must be a key's id: 12 of the characters 0 to 9 and a to z, not 'K3'",
         "tenants.d/acme.yaml:7:22: keys[0].sha256: must be the key's SHA-256: 64 hexadecimal digits",
         "tenants.d/acme.yaml:7:36: keys[0].expires: must be a time like 2027-02-01T00:00:00Z, not '2027-02-01'",
-        "tenants.d/acme.yaml:7:48: keys[0].limits: unknown key",
+        "tenants.d/acme.yaml:7:62: keys[0].limits.rpm: must be a whole number from 1 to 10000000, not 0",
         "tenants.d/acme.yaml:8:8: class: must be 'critical', 'interactive', 'standard' or 'batch', not 'urgent'",
         "tenants.d/acme.yaml:9:1: class: given twice, first in line 8",
         "tenants.d/beta.yaml:3:10: models[0]: alias *m: write the value out",
