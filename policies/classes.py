@@ -93,8 +93,7 @@ def is_overdue(ticket: Ticket, now: float) -> bool:
 
 def served(pool: PoolQueue, share: Share, cost: float) -> None:
     """One of this class was dispatched."""
-    if share.right == CREDIT:
-        share.credit -= cost
+    share.credit = max(0.0, share.credit - cost)  # a floor: what it gets on other turns counts as well
     for other in pool.waiting_shares:
         if other.band.min_share:
             other.credit += other.band.min_share * cost
