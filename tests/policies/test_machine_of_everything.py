@@ -16,10 +16,21 @@ POOLS = (
     Pool(name="other", model="m2", lanes="fixed", long_prompt_tokens=600),
 )
 BANDS = (
-    Band(name="critical", rank=0, queue_timeout_s=3.0, max_queued=6, slo_ttft_s=0.4, on_late="reject"),
-    Band(name="interactive", rank=1, queue_timeout_s=9.0, max_queued=6, slo_ttft_s=0.8, on_late="downgrade"),
-    Band(name="standard", rank=2, queue_timeout_s=20.0, max_queued=9, slo_ttft_s=4.0, age_after_s=5.0),
-    Band(name="batch", rank=3, queue_timeout_s=90.0, max_queued=9, sheddable=True),
+    Band(name="critical", rank=0, queue_timeout_s=3.0, max_queued=6, slo_ttft_s=0.4, on_late="reject", reserved=0.1),
+    Band(
+        name="interactive", rank=1, queue_timeout_s=9.0, max_queued=6, slo_ttft_s=0.8, on_late="downgrade", ceiling=0.9
+    ),
+    Band(
+        name="standard",
+        rank=2,
+        queue_timeout_s=20.0,
+        max_queued=9,
+        slo_ttft_s=4.0,
+        age_after_s=5.0,
+        ceiling=0.8,
+        min_share=0.2,
+    ),
+    Band(name="batch", rank=3, queue_timeout_s=90.0, max_queued=9, sheddable=True, ceiling=0.5, min_share=0.05),
 )
 MODEL_OF = {pool.name: pool.model for pool in POOLS}
 AFFINITIES = (
