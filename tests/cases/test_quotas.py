@@ -90,7 +90,7 @@ async def test_row_1_refusals_say_which_limit_how_much_is_missing_and_when_to_co
 async def test_row_44_both_dialects_never_say_less_than_nothing_and_their_resets_can_be_read(tmp_path: Path) -> None:
     """An engine that tells more than was reserved makes a debt."""
     limits = {"tpm": 200, "itpm": 500}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made, made.holding():
         made.engine.answer = lambda seen: [wire.json_answer(wire.body("completions", "x", prompt=300, output=9))]
         assert (await ask(made)).status == 200
         refused = await ask(made)
@@ -126,7 +126,7 @@ async def test_row_44_the_official_clients_wait_as_long_as_they_are_told(tmp_pat
 
 
 async def test_row_8_what_never_fits_is_400_and_says_what_would(tmp_path: Path) -> None:
-    async with stage(tmp_path, tenants=[acme(limits={"tpm": 100})], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[acme(limits={"tpm": 100})], isolation=SALT) as made, made.holding():
         refused = await ask(made, max_tokens=91)
         assert (refused.status, error_of(refused)["code"]) == (400, "request_exceeds_limit")
         assert (refused.header("x-should-retry"), refused.header("retry-after")) == ("false", None)
@@ -144,7 +144,7 @@ async def test_c050_every_route_to_an_engine_counts_whatever_says_the_limit(tmp_
         changes = {"tenant_defaults": {"limits": {"tpm": 1_000_000, "rpm": 1000}}}
     else:
         changes = {"models": {name: {"limits": {"tpm": 1_000_000, "rpm": 1000}} for name in ("m", "emb")}}
-    async with stage(tmp_path, tenants=[acme(**fields)], isolation=SALT, **changes) as made:
+    async with stage(tmp_path, tenants=[acme(**fields)], isolation=SALT, **changes) as made, made.holding():
         units, requests = 0, 0
         for route in ROUTES:
             more = {"max_tokens": 5} if route == "messages" else {"prompt": "hi"} if route == "completions" else {}
@@ -162,7 +162,10 @@ async def test_c050_every_route_to_an_engine_counts_whatever_says_the_limit(tmp_
 
 async def test_row_11_who_leaves_in_the_middle_pays_for_what_came_and_frees_the_slot(tmp_path: Path) -> None:
     limits = {"tpm": 100_000, "max_concurrency": 1}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts={"scale": 1}) as made:
+    async with (
+        stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts={"scale": 1}) as made,
+        made.holding(),
+    ):
         made.engine.answer = some_tokens(50, HANG)
         more = {"prompt": TEN, "max_tokens": 1000}
         async with await made.begin("completions", "x", stream=True, extra=[bearer("acme")], **more) as connection:
@@ -180,7 +183,7 @@ async def test_rows_12_and_14_a_dead_engine_is_paid_for_what_came_and_one_that_n
     tmp_path: Path,
 ) -> None:
     limits = {"tpm": 100_000, "rpm": 1000}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made, made.holding():
         made.engine.answer = some_tokens(10, RST)
         await ask(made, stream=True, max_tokens=1000)
         assert await used(made, "tpm") in (20, 21)
@@ -196,7 +199,7 @@ async def test_rows_12_and_14_a_dead_engine_is_paid_for_what_came_and_one_that_n
 
 async def test_row_16_a_shadow_refuses_nobody_and_counts_whom_it_would_have(tmp_path: Path) -> None:
     shadow = acme(limits={"rpm": 60, "burst_s": 10}, mode="shadow")
-    async with stage(tmp_path, tenants=[shadow], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[shadow], isolation=SALT) as made, made.holding():
         answers = await asyncio.gather(*(ask(made) for _ in range(15)))
         assert {answer.status for answer in answers} == {200}
         metrics = await made.gateway.metrics()
@@ -211,7 +214,10 @@ async def test_row_19_no_more_run_than_may_and_no_more_wait(
     tmp_path: Path, max_queued: int, passes: int, code: str
 ) -> None:
     limits = {"max_concurrency": 5, "max_queued": max_queued}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts={"scale": 1}) as made:
+    async with (
+        stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts={"scale": 1}) as made,
+        made.holding(),
+    ):
         made.engine.answer = lambda seen: [Wait(0.2), *wire.echo(seen)]
         answers = await asyncio.gather(*(ask(made) for _ in range(50)))
         assert [answer.status for answer in answers].count(200) == passes
@@ -234,7 +240,7 @@ def _endings() -> dict[str, Callable[[Seen], Iterator[Step] | list[Step]]]:
 
 async def test_row_21_and_c051_a_slot_is_freed_by_every_end(tmp_path: Path) -> None:
     limits = {"max_concurrency": 1, "max_queued": 0, "tpm": 1_000_000}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made, made.holding():
         for name, answer in _endings().items():
             made.engine.answer = answer
             for _ in range(10):
@@ -259,7 +265,7 @@ async def test_a_key_has_limits_of_its_own_and_the_tenant_sees_only_its_own_use(
     keys = [key("small", limits={"rpm": 60}), key("other", limits={"rpm": 600})]
     month = [{"id": "month", "amount": 50, "period": "month"}]
     fields = {"limits": {"tpm": 1000}, "budgets": month}
-    async with stage(tmp_path, tenants=[acme(*keys, **fields)], isolation=SALT) as made:
+    async with stage(tmp_path, tenants=[acme(*keys, **fields)], isolation=SALT) as made, made.holding():
         assert (await ask(made, "small")).status == 200
         answer = await ask(made, "small", prompt=TEN * 3, max_tokens=1)
         assert (answer.status, answer.header("x-forebay-budget-soft")) == (200, "month")
@@ -286,7 +292,10 @@ async def test_a_key_has_limits_of_its_own_and_the_tenant_sees_only_its_own_use(
 
 
 async def test_a_tenants_most_tokens_are_written_and_more_are_refused(tmp_path: Path) -> None:
-    async with stage(tmp_path, tenants=[acme(limits={"max_output_tokens": 50})], isolation=SALT) as made:
+    async with (
+        stage(tmp_path, tenants=[acme(limits={"max_output_tokens": 50})], isolation=SALT) as made,
+        made.holding(),
+    ):
         refused = await ask(made, max_tokens=51)
         assert (refused.status, error_of(refused)["code"]) == (400, "max_tokens_above_limit")
         assert error_of(refused)["param"] == "max_tokens"

@@ -1,8 +1,8 @@
 """The conservation invariant (faults.md 1), checked after every fault test: a test that passes and breaks it fails.
 
 C1 every received request is in exactly one place or has ended once; C2 attempts agree with what the engines saw;
-C3 no slot is held after quiesce; C6 stored queue bytes are given back; C7 descriptors and tasks are at their baseline;
-C9 the log is quiet. C4, C5 and C8 need quotas, Redis and tenants.
+C3 no slot is held after quiesce; C4 what limits have held is settled; C6 stored queue bytes are given back; C7 descriptors and tasks are at their baseline;
+C9 the log is quiet. C5 needs Redis, C8 what each client and engine saw.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -57,6 +57,7 @@ class Invariants:
             self.broken.append(f"C1/C3 not quiet after {QUIESCE_S} s: {error}")
         after = await self.gateway.metrics()
         self.broken += conserved(after)
+        self.broken += settled(after)
         await self._slots()
         self._attempts(after)
         await self._descriptors()
@@ -149,6 +150,20 @@ def conserved(metrics: Metrics) -> list[str]:
     if started != tried + still:
         broken.append(f"C2 started {started} != ended {metrics.by(ATTEMPTS, 'result')} + open {still}")
     return broken
+
+
+def settled(metrics: Metrics) -> list[str]:
+    """C4 of a quiet gateway: reserved + extra - refunded - settled = held = 0, of every limit."""
+    sums: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for (name, labels), value in metrics.samples.items():
+        kind = name.removeprefix("forebay_quota_").removesuffix("_total").removesuffix("_units")
+        if name.startswith("forebay_quota_") and kind in ("reserved", "extra", "refunded", "settled", "held"):
+            sums.setdefault(labels, {})[kind] = value
+    return [
+        f"C4 {dict(labels)}: {each}"
+        for labels, each in sums.items()
+        if each["held"] or abs(each["reserved"] + each["extra"] - each["refunded"] - each["settled"]) > 1e-3
+    ]
 
 
 def _grown(before: Metrics, after: Metrics, name: str, label: str) -> dict[str, float]:
