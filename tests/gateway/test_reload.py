@@ -21,6 +21,7 @@ from tests.kit.stage import Stage, stage
 
 SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
 ONE = {"max_seqs": 1}
+ALL = {name: {"reserved": 0, "ceiling": 1} for name in ("critical", "interactive", "standard")}  # may hold all places
 
 
 class Gate:
@@ -267,7 +268,7 @@ async def test_endpoints_come_and_go_and_no_request_is_lost(tmp_path: Path) -> N
 
 
 async def test_a_stream_on_a_removed_endpoint_ends_there_and_nothing_new_goes_there(tmp_path: Path) -> None:
-    async with stage(tmp_path, engines=2, endpoint=ONE) as made, made.holding():
+    async with stage(tmp_path, engines=2, endpoint=ONE, classes=ALL) as made, made.holding():
         gate = Gate()
         for engine in made.engines:
             engine.answer = gate.answer
