@@ -127,7 +127,7 @@ class Run(Request):
         self._arrived_s = arrived_s = monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
-        counted = self.services.dispatcher.core.metering.limited
+        counted = self.services.dispatcher.core.metering.counts_tokens
         facts = describe.Facts(record.request_id, self.caller, counted, received_s, deadline_s)
         return describe.request(call, model, wishes, facts)
 
@@ -316,7 +316,7 @@ class Run(Request):
         self._model = model = caller.model(call)
         if call.prompt_bytes > model.most_prompt_bytes:
             raise describe.too_long(model)
-        counted = self.services.dispatcher.core.metering.limited
+        counted = self.services.dispatcher.core.metering.counts_tokens
         facts = describe.Facts(record.request_id, caller, counted, self.exchange.received_s, self.deadline_s)
         return describe.request(call, model, self.wishes, facts)
 

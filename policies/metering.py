@@ -29,10 +29,11 @@ PLAIN = Cost()  # for limits that all tenants share
 
 
 class Metering:
-    """Writes meters and claims. `limited` False: nobody has any limit, and nothing else needs to be asked."""
+    """Writes meters and claims. `limited` False: nobody has any limit, and nothing else needs to be asked.
+    `counts_tokens`: somebody has one of tokens."""
 
     def __init__(self, books: Books) -> None:
-        self.limited = False
+        self.limited = self.counts_tokens = False
         self._books = books
         self._wall = Wall()
         self._settings: Settings | None = None
@@ -108,6 +109,7 @@ class Metering:
         tenants, models = settings.tenants.values(), settings.models.values()
         self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
         self._bound_meters(settings, now)
+        self.counts_tokens = any(rule.metric != "rpm" for rule in self._limits)
         if self.limited or was_limited:
             self._judge_anew()
 
@@ -210,7 +212,7 @@ class Metering:
         """How far what limits these requests is used, for a client to know; None: nothing does."""
         known = self._terms.get((tenant, key, model))
         terms = known or self._made(tenant, key, model)
-        return quota.standing(terms, now) if terms is not None else None
+        return quota.standing(terms, now) if terms is not None and terms.charges else None
 
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""
