@@ -17,6 +17,7 @@ from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
 
+_COMPLETED = Outcome.COMPLETED  # a member found in its class costs as much as a call
 CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
 
 
@@ -163,7 +164,7 @@ class Assessing:
         request, lengths, answer_tokens = ticket.request, self.lengths, event.output_tokens
         if event.prompt_tokens:
             lengths.learn_prompt(request, event.prompt_tokens)
-        completed = event.outcome is Outcome.COMPLETED
+        completed = event.outcome is _COMPLETED
         if answer_tokens is not None and request.max_output_tokens:
             natural = completed and answer_tokens < request.max_output_tokens * ticket.sequences
             lengths.learn(request, answer_tokens, natural)

@@ -12,7 +12,7 @@ Key = tuple[str, str, str]
 
 
 class Ratios:
-    """A moving average for each key; the least recently learned go first above 4,096."""
+    """A moving average for each key; above 4,096 the oldest go first."""
 
     __slots__ = ("known",)
 
@@ -29,11 +29,8 @@ class Ratios:
         if request.text_bytes <= 0 or prompt_tokens <= 0:
             return
         known = self.known
-        key = (request.tenant, request.model, request.kind)
-        ratio = known.pop(key, None)
-        if ratio is None:
-            ratio = self.bytes_per_token(request)
+        ratio = self.bytes_per_token(request)
         sample = min(MOST_BYTES, max(LEAST_BYTES, request.text_bytes / prompt_tokens))
-        known[key] = ratio + (sample - ratio) * STEP
+        known[request.tenant, request.model, request.kind] = ratio + (sample - ratio) * STEP
         if len(known) > RATIOS:
             del known[next(iter(known))]
