@@ -105,7 +105,7 @@ class Assessing:
             return reason
         if not self._finds_place(ticket):
             return Reason.OVERLOADED
-        match admission.on_late(ticket, ticket.pool.forecasts[ticket.long], now):
+        match admission.on_late(ticket, ticket.share.forecasts[ticket.long], now):
             case "reject":
                 return Reason.OVERLOADED
             case "downgrade":
@@ -156,7 +156,7 @@ class Assessing:
     def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Learn how long it really took, from the arrival and from the dispatch."""
         pool = ticket.pool
-        pool.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
+        ticket.share.forecasts[ticket.long].learn(ticket.ttft_s, now - ticket.request.arrived_s)
         pool.services[ticket.long].learn(service_s(attempt.load, attempt.tokens), now - attempt.sent_s)
 
     def finished(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:

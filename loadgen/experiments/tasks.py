@@ -148,17 +148,21 @@ class Seen:
     def with_run(self, ran: Ran) -> Plain:
         """All of it as plain values."""
         report = ran.report
-        forecasts = [
-            {"long": one.long, "seen": one.seen, "covered": one.covered, "margin": round(one.margin, 3)}
-            for pool in ran.pools
-            for one in pool.forecasts
-            if one.seen
-        ]
-        told = sum(one["seen"] for one in forecasts)
+        made = [one for pool in ran.pools for one in pool.forecasts if one.seen]
+        told = sum(one.seen for one in made)
         return {
             **run_as_json(report),
-            "forecasts": forecasts,
-            "coverage": sum(one["covered"] for one in forecasts) / told if told else None,
+            "forecasts": [
+                {
+                    "class": one.band,
+                    "long": one.long,
+                    "seen": one.seen,
+                    "covered": one.covered,
+                    "margin": round(one.margin, 3),
+                }
+                for one in made
+            ],
+            "coverage": sum(one.covered for one in made) / told if told else None,
             "moves_per_min": sum(pool.lane_moves for pool in ran.pools) / report.window_s * 60,
             "taking_long": [pool.taking_long for pool in ran.pools],
             "refusals_cv": self._cv(int(report.window_s // REFUSALS_S)),

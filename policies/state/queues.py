@@ -13,7 +13,7 @@ from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
 from policies.state.shares import RANK, Share, bound, look
 from policies.state.tickets import Ticket
-from policies.state.views import FlowView, ForecastView, PoolView
+from policies.state.views import FlowView, PoolView
 from policies.types import SHARED
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LONG_FROM_MIN = 2048
 LEAST_URGENT = 1 << 30
-COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
 SERVED = 0.75  # of those sent at the last moment are to be in time
 
 
@@ -36,7 +35,6 @@ class PoolQueue:
         "changed",
         "drain",
         "flows",
-        "forecasts",
         "freed",
         "held",
         "key",
@@ -83,8 +81,10 @@ class PoolQueue:
         self.held: tuple[dict[str, int], dict[str, int]] = ({}, {})  # of them, by the endpoint they wait for
         self.tokens_of: dict[tuple[int, bool], int] = {}  # queued, by rank and lane
         self.above_since: dict[str, float] = {}  # by band: since when everybody has waited too long
-        self.forecasts = (Forecast(COVERED), Forecast(COVERED))  # of first tokens, for short and long
-        self.services = (Forecast(SERVED), Forecast(SERVED))  # of the part of it behind the dispatch
+        self.services = (
+            Forecast(SERVED),
+            Forecast(SERVED),
+        )  # of short and long prompts' first tokens, from the dispatch on
         self.shares: dict[str, Share] = {}  # of every class, also of those that were
         self.ranked: list[Share] = []  # they, the most urgent first
         self.waiting_shares: list[Share] = []  # those of them in which somebody waits
@@ -222,10 +222,7 @@ class PoolQueue:
             endpoints=len(self.up),
             taking_long=sum(load.takes_long for load in self.up),
             lane_moves=self.work.moves,
-            forecasts=tuple(
-                ForecastView(long=bool(long), seen=one.seen, covered=one.covered, margin=one.margin)
-                for long, one in enumerate(self.forecasts)
-            ),
+            forecasts=tuple(view for share in self.ranked for view in share.views()),
         )
 
     def views(self) -> list[FlowView]:

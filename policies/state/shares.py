@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
+from policies.state.forecasts import Forecast
+from policies.state.views import ForecastView
 from policies.types import Band, Fairness, Settings, Tenant
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 RESERVED_FROM_SEQS = 8  # tenancy.md 5: with less room nothing of it is reserved
 ROUNDING = 1e-9  # 0.95 x 20 is 19
 UNBOUNDED = 1 << 30
+COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
 UNKNOWN = Tenant(id="")
 
 CREDIT, OVERDUE, RANK = range(3)
@@ -51,6 +54,7 @@ class Share:
         "credit",
         "entered",
         "flows",
+        "forecasts",
         "held",
         "most",
         "ratio",
@@ -80,6 +84,9 @@ class Share:
         self.entered = 0.0
         self.accounts: dict[str, Account] = {}
         self.standings: list[Standing] = []
+        # Of first tokens, for short and long prompts. A class of its own has waits of its own: what makes standard
+        # requests late says nothing about critical ones.
+        self.forecasts = (Forecast(COVERED), Forecast(COVERED))
         self.change(band, settings)
 
     def change(self, band: Band, settings: Settings) -> None:
@@ -97,6 +104,13 @@ class Share:
             named = self.tenants.get(tenant, UNKNOWN)
             account = self.accounts[tenant] = Account(named, self.round - 1.0, now)
         return account
+
+    def views(self) -> list[ForecastView]:
+        """How good its forecasts were."""
+        return [
+            ForecastView(band=self.band.name, long=bool(long), seen=one.seen, covered=one.covered, margin=one.margin)
+            for long, one in enumerate(self.forecasts)
+        ]
 
 
 def bound(shares: list[Share], room: int) -> None:

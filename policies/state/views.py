@@ -31,8 +31,10 @@ class FlowView:
 
 @record
 class ForecastView:
-    """How good the expected first tokens of one lane of a pool were: of `seen`, `covered` came within `margin` times it."""
+    """How good the expected first tokens of a class were in one lane of a pool: of `seen`, `covered` came within `margin`
+    times what was expected."""
 
+    band: str
     long: bool
     seen: int
     covered: int

@@ -95,7 +95,7 @@ def test_only_a_first_token_that_was_seen_teaches_the_margin() -> None:
         made.arrive(f"r{number}", float(number), streamed=number % 2 == 0)
         made.first_token(f"r{number}", number + 0.5)
         made.finish(f"r{number}", number + 0.6)
-    assert made.core._books.models["llama"][0].forecasts[False].seen == 20
+    assert made.core._books.models["llama"][0].shares["standard"].forecasts[False].seen == 20
 
 
 # ---- on_late
@@ -123,6 +123,16 @@ def test_what_becomes_of_a_request_that_would_be_late(on_late: str, ahead: int, 
 def test_whoever_finds_room_is_served_however_late_it_may_be() -> None:
     made = world(band("interactive", 1, on_late="reject"))
     assert made.arrive("a", tokens=90_000, band="interactive") == ["a>x"]
+
+
+def test_what_makes_one_class_late_says_nothing_about_another() -> None:
+    late, fast = band("standard", 2, on_late="reject"), band("interactive", 1, on_late="reject")
+    made = world(late, fast)
+    made.arrive("a", tokens=1500, band="interactive")
+    for _ in range(100):
+        made.core._books.models["llama"][0].shares["standard"].forecasts[False].learn(0.1, 1.0)
+    assert made.arrive("b", tokens=100, band="interactive") == []  # 1.7 s expected, 1 s promised: less than 2.5 times
+    assert made.arrive("c", tokens=100) == ["c!overloaded"]
 
 
 def test_a_class_without_a_promise_is_never_late() -> None:
