@@ -9,6 +9,7 @@ Rules:
 """
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 from policies.admission import left_queue
@@ -28,6 +29,7 @@ from policies.events import (
     FirstToken,
     LengthsRestored,
     LoadObserved,
+    OfStore,
     Outcome,
     SettingsChanged,
     WallClock,
@@ -35,10 +37,12 @@ from policies.events import (
 from policies.length import Lengths
 from policies.metering import Metering
 from policies.placing import Placing
+from policies.seen import Seen
 from policies.state.books import Books
 from policies.state.endings import fail, reject
 from policies.state.invariants import InvariantError, audit
 from policies.state.ledger import Attempt, Load
+from policies.state.parked import Parked
 from policies.state.tickets import Ticket
 from policies.state.views import EndpointView, FlowView, PoolView, Totals
 from policies.types import InferenceRequest, Settings
@@ -52,7 +56,7 @@ _COMPLETED = Outcome.COMPLETED  # a member found in its class costs as much as a
 SWEEP_BLOCKS = 5_000  # of endpoints that are gone are forgotten then
 
 
-class Core:
+class Core(Seen):
     """The state machine behind the gateway, the simulator and replay. The first event must be `SettingsChanged`.
 
     `lengths` stands in for the predictor of the settings (the simulator's robustness runs).
@@ -108,6 +112,8 @@ class Core:
                 self._observed(event, now)
             case CacheTurned():
                 self._books.cache_turned(event, now)
+            case _ if isinstance(event, OfStore):
+                self._again(self.metering.leasing.told(event, now), now, out)
             case _:
                 self._changed(event, now, out)
         return None
@@ -122,6 +128,7 @@ class Core:
                 self._placing.cache_cleared(event.endpoint, now)
             case SettingsChanged():
                 self._settings_changed(event.settings, now)
+                self._again(self.metering.leasing.leave_all(), now, out)
             case WallClock():
                 self.metering.set_clock(event.offset_s)
             case LengthsRestored():
@@ -134,7 +141,15 @@ class Core:
 
     # ---- requests
 
-    def _arrived(self, request: InferenceRequest, now: float) -> Decision | None:
+    def _again(self, parked: Sequence[Parked], now: float, out: list[Decision]) -> None:
+        """They have waited to hear of their limits, and ask once more."""
+        for each in parked:
+            self._books.received -= 1
+            decision = self._arrived(each.request, now, each.due_s)
+            if decision is not None:
+                out.append(decision)
+
+    def _arrived(self, request: InferenceRequest, now: float, due_s: float = inf) -> Decision | None:
         books, assessing = self._books, self._assessing
         if request.id in books.tickets:
             return None
@@ -145,9 +160,11 @@ class Core:
             return reject(books, request, queues[0] if queues else None, reason, now)
         claim = None
         if self.metering.limited:
-            held = self.metering.reserve(request, now)
+            held = self.metering.reserve(request, now, due_s)
             if isinstance(held, Reject):
                 return held
+            if isinstance(held, Parked):
+                return None
             claim = held
         ticket = assessing.ticket(request, queues, now, claim)
         queue = ticket.pool
@@ -220,6 +237,7 @@ class Core:
     def _cancelled(self, event: Cancelled, now: float) -> None:
         ticket = self._books.tickets.get(event.request_id)
         if ticket is None:
+            self._books.cancelled += self.metering.leasing.leave(event.request_id) is not None
             return
         self._books.cancelled += 1
         self.metering.cancelled(ticket, event, now)
@@ -258,6 +276,10 @@ class Core:
         timers = self._books.timers
         while (due_s := timers.next_due()) is not None and due_s <= now:
             ticket = timers.pop()
+            if isinstance(ticket, Parked):
+                del self._books.parked[ticket.request.id]
+                self._again([ticket], now, out)
+                continue
             attempt = ticket.attempt
             if attempt is None:
                 self._waited(ticket, now, out)
@@ -319,28 +341,6 @@ class Core:
         if self._settings is None:
             raise InvariantError("the first event must be SettingsChanged")
         return self._settings
-
-    # ---- out
-
-    def totals(self) -> Totals:
-        """Counts since the start, and what is queued and in flight now."""
-        return self._books.totals()
-
-    def flows(self) -> list[FlowView]:
-        """Every flow with somebody in it."""
-        return [view for queue in self._books.pools.values() for view in queue.views()]
-
-    def endpoints(self) -> list[EndpointView]:
-        """Every endpoint that is up or still holds attempts."""
-        return [load.view() for load in self._books.loads.values()]
-
-    def pools(self) -> list[PoolView]:
-        """Every pool: how its lanes stand, how good its forecasts were."""
-        return [queue.view() for queue in self._books.pools.values()]
-
-    def lengths(self) -> str:
-        """What has been learned of lengths, for `LengthsRestored` in a later run."""
-        return self._assessing.lengths.dump()
 
     def check(self) -> None:
         """Raise InvariantError when the books do not add up, or somebody waits in vain. Linear in everything: for tests."""

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     QUOTA_TOKENS = "quota_tokens"
     CONCURRENCY = "concurrency"
     BUDGET = "budget"
+    QUOTA_STORE = "quota_store"
     QUEUE_FULL = "queue_full"
     OVERLOADED = "overloaded"
     QUEUE_TIMEOUT = "queue_timeout"

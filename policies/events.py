@@ -134,6 +134,39 @@ class WallClock(Message):
     offset_s: float
 
 
+class QuotaReturned(Message):
+    """So many micro-units of a block are on their way back to the store (policies/leasing.py)."""
+
+    scope: str
+    tenant: str
+    part: str
+    metric: str
+    amount: int
+
+
+class QuotaGranted(Message):
+    """What the store has answered for one limit, in micro-units: `granted` are this replica's now, `reported` that it
+    owed are known there, `used` of the whole limit are. `wait_s` until what was asked for could be there; None: it is,
+    or no waiting helps."""
+
+    scope: str
+    tenant: str
+    part: str
+    metric: str
+    granted: int
+    reported: int
+    used: int
+    written_off: int = 0
+    wait_s: float | None = None
+
+
+class StoreChanged(Message):
+    """Whether the store of several replicas answers, and how many replicas it knows."""
+
+    up: bool
+    replicas: int
+
+
 class Tick(Message):
     """Nothing happened but time."""
 
@@ -152,5 +185,9 @@ Event = (
     | LengthsRestored
     | SettingsChanged
     | WallClock
+    | QuotaReturned
+    | QuotaGranted
+    | StoreChanged
     | Tick
 )
+OfStore = QuotaReturned | QuotaGranted | StoreChanged

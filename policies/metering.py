@@ -13,13 +13,16 @@ from math import inf
 from policies import quota
 from policies.decisions import Reject
 from policies.events import Cancelled, Finished, Outcome
+from policies.leasing import Leasing
 from policies.state import limits
+from policies.state.blocks import Block
 from policies.state.books import Books
 from policies.state.claims import Account, Charge, Claim, Density, Slots, Terms
 from policies.state.endings import reject
 from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt
 from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
+from policies.state.parked import Parked
 from policies.state.tickets import Ticket
 from policies.state.views import AccountView, MeterView, SlotView
 from policies.types import Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
@@ -34,6 +37,7 @@ class Metering:
 
     def __init__(self, books: Books) -> None:
         self.limited = self.counts_tokens = False
+        self.leasing = Leasing(books)
         self._books = books
         self._wall = Wall()
         self._settings: Settings | None = None
@@ -46,13 +50,20 @@ class Metering:
 
     # ---- what the core tells
 
-    def reserve(self, request: InferenceRequest, now: float) -> Claim | Reject | None:
-        """Hold what the request may need, or refuse it. None: nothing limits it."""
+    def reserve(self, request: InferenceRequest, now: float, due_s: float) -> Claim | Reject | Parked | None:
+        """Hold what the request may need, or refuse it, or let it wait for the store; it waits until `due_s` already.
+
+        None: nothing limits it.
+        """
         terms = self._terms_of(request)
         if terms is None:
             return None
-        claim = quota.reserve(terms, request, now)
-        return self._refused(request, claim, now) if isinstance(claim, quota.Denied) else claim
+        claim = quota.reserve(terms, request, now, due_s)
+        if isinstance(claim, Claim):
+            return claim
+        if isinstance(claim, quota.Short):
+            return self.leasing.park(request, claim.needs, now, due_s)
+        return self._refused(request, claim, now)
 
     def _refused(self, request: InferenceRequest, denied: quota.Denied, now: float) -> Reject:
         """A limit is in the way: say which, and when it will not be."""
@@ -103,6 +114,7 @@ class Metering:
     def change(self, settings: Settings, now: float) -> None:
         """The settings are these now."""
         was_limited, self._settings = self.limited, settings
+        self.leasing.change(settings)
         self._terms.clear()
         self._slots.clear()
         self._accounts.clear()
@@ -119,9 +131,10 @@ class Metering:
         for rule, meter in list(self._meters.items()):
             meter.look(now)
             if rule in now_valid:
-                limits.bound(meter, now_valid[rule])
+                self._bound(meter, now_valid[rule])
             elif not rule.tenant or rule.tenant in settings.tenants or not meter.used:
                 del self._meters[rule]
+                self.leasing.forget(rule)
 
     def _judge_anew(self) -> None:
         """Count all live requests under the new settings. What they have reserved they settle as it was reserved."""
@@ -171,6 +184,7 @@ class Metering:
         terms = Terms(self._account(owner), charges, slots)
         terms.reserve, terms.shadow = owner.reserve, owner.mode == "shadow"
         terms.queue_timeout_s = owner.queue_timeout_s
+        terms.without_store = self.leasing.policy(settings, tenant) if charges else ""
         terms.context_tokens = served.context_tokens
         terms.density = self._densities.setdefault((tenant, model), terms.density)
         terms.lane = key if any(each.scope == "key" for each in slots) else ""
@@ -202,9 +216,20 @@ class Metering:
         meter = self._meters.get(rule)
         if meter is None:
             limit = self._limits[rule]
-            meter = self._meters[rule] = Purse(rule, self._wall) if isinstance(limit, Budget) else Bucket(rule)
-            limits.bound(meter, limit)
+            is_budget = isinstance(limit, Budget)
+            if self.leasing.fleet is not None:
+                meter = self.leasing.block(rule, is_budget, self._wall)
+            else:
+                meter = Purse(rule, self._wall) if is_budget else Bucket(rule)
+            self._meters[rule] = meter
+            self._bound(meter, limit)
         return meter
+
+    def _bound(self, meter: Meter, limit: limits.Limit) -> None:
+        if isinstance(meter, Block) and self._settings is not None:
+            meter.bound(limit, self.leasing.policy(self._settings, meter.rule.tenant))
+        else:
+            limits.bound(meter, limit)
 
     # ---- out
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from math import ceil, inf
 
 from policies.decisions import Reason, Shortage
+from policies.state.blocks import Block
 from policies.state.claims import Charge, Claim, Terms
-from policies.state.meters import MICRO, Meter, Purse
+from policies.state.meters import MICRO, Meter
 from policies.types import InferenceRequest, Message
 
 MESSAGE_TOKENS = 4  # of role and marks around each message
@@ -21,7 +22,16 @@ class Denied(Message):
 
     reason: Reason
     wait_s: float
-    shortage: Shortage
+    shortage: Shortage | None
+
+
+class Short:
+    """Of these blocks less is here than the request needs, and the store may have more (tenancy.md 8.1)."""
+
+    __slots__ = ("needs",)
+
+    def __init__(self, needs: list[tuple[Block, int]]) -> None:
+        self.needs = needs
 
 
 class Level(Message):
@@ -48,8 +58,8 @@ def standing(terms: Terms, now: float) -> Standing:
         meter = charge.meter
         meter.look(now)
         metric = meter.rule.metric
-        if isinstance(meter, Purse):
-            if meter.used >= meter.soft:
+        if meter.is_budget:
+            if meter.used - meter.apart >= meter.soft:
                 budgets.append(metric)
         elif metric not in tightest or _share_left(meter) < _share_left(tightest[metric]):
             tightest[metric] = meter
@@ -57,11 +67,11 @@ def standing(terms: Terms, now: float) -> Standing:
 
 
 def _share_left(meter: Meter) -> float:
-    return (meter.capacity - meter.used) / meter.capacity
+    return (meter.capacity - meter.used + meter.apart) / meter.capacity
 
 
 def _level(meter: Meter) -> Level:
-    left = max(0, meter.capacity - meter.used) // MICRO
+    left = max(0, meter.capacity - meter.used + meter.apart) // MICRO
     return Level(scope=_named(meter), limit=meter.capacity // MICRO, left=left, reset_s=meter.empty_s())
 
 
@@ -69,8 +79,8 @@ def _named(meter: Meter) -> str:
     return f"{meter.rule.scope}.{meter.rule.metric}"
 
 
-def reserve(terms: Terms, request: InferenceRequest, now: float) -> Claim | Denied:
-    """Hold what the request may need, of all its limits."""
+def reserve(terms: Terms, request: InferenceRequest, now: float, due_s: float = inf) -> Claim | Denied | Short:
+    """Hold what the request may need, of all its limits. From `due_s` on nothing is waited for."""
     claim = Claim(terms)
     if not terms.charges:
         return claim
@@ -84,7 +94,7 @@ def reserve(terms: Terms, request: InferenceRequest, now: float) -> Claim | Deni
         claim.open.append((charge, need, charge.meter.look(now)))
     missing = [each for each in claim.open if each[1] > each[0].meter.capacity - each[0].meter.used]
     if missing:
-        denied = _deny(claim, missing, now)
+        denied = _lend(claim, missing, now, due_s) if terms.without_store else _deny(claim, missing)
         if denied is not None:
             return denied
     for charge, need, _ in claim.open:
@@ -92,7 +102,39 @@ def reserve(terms: Terms, request: InferenceRequest, now: float) -> Claim | Deni
     return claim
 
 
-def _deny(claim: Claim, missing: list[tuple[Charge, int, int]], now: float) -> Denied | None:
+def _lend(claim: Claim, missing: list[tuple[Charge, int, int]], now: float, due_s: float) -> Denied | Short | None:
+    """What is missing may be with the store: wait for that; or do without, as `on_store_down` says (tenancy.md 8.5)."""
+    needs = _undecided(missing, now)
+    if len(needs) == len(missing):
+        if now < due_s:
+            return Short(needs)
+        for block, _ in needs:
+            block.go_alone()
+        missing = [each for each in missing if each[1] > each[0].meter.capacity - each[0].meter.used]
+        if not missing:
+            return None
+    elif needs:
+        asked = [block for block, _ in needs]
+        missing = [each for each in missing if each[0].meter not in asked]
+    alone = all(isinstance(each[0].meter, Block) and each[0].meter.alone for each in missing)
+    if alone and claim.terms.without_store == "open":
+        return None
+    denied = _deny(claim, missing)
+    if denied is not None and alone and claim.terms.without_store == "closed":
+        return Denied(reason=Reason.QUOTA_STORE, wait_s=1.0, shortage=None)
+    return denied
+
+
+def _undecided(missing: list[tuple[Charge, int, int]], now: float) -> list[tuple[Block, int]]:
+    found = []
+    for charge, need, _ in missing:
+        meter = charge.meter
+        if isinstance(meter, Block) and meter.undecided(need, now):
+            found.append((meter, need))
+    return found
+
+
+def _deny(claim: Claim, missing: list[tuple[Charge, int, int]]) -> Denied | None:
     """Refuse it; or, where the tenant's limits are only tried out, count that and leave them as they are."""
     shared = [each for each in missing if not each[0].own]
     shadow = claim.terms.shadow and not shared
@@ -116,13 +158,13 @@ def _denied(claim: Claim, charge: Charge, need: int) -> Denied:
     shortage = Shortage(
         scope=_named(meter),
         limit=meter.capacity // MICRO,
-        left=max(0, meter.capacity - meter.used) // MICRO,
+        left=max(0, meter.capacity - meter.used + meter.apart) // MICRO,
         need=-(-need // MICRO),
         fits_output=_fits_output(claim, charge),
     )
     if need > meter.capacity:
         return Denied(reason=Reason.EXCEEDS_LIMIT, wait_s=inf, shortage=shortage)
-    if isinstance(meter, Purse):
+    if meter.is_budget:
         return Denied(reason=Reason.BUDGET, wait_s=inf, shortage=shortage)
     reason = Reason.QUOTA_REQUESTS if charge.flat else Reason.QUOTA_TOKENS
     return Denied(reason=reason, wait_s=meter.wait_s(need), shortage=shortage)

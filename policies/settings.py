@@ -9,10 +9,24 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from policies.types import RATES, Affinity, Band, Budget, Cost, Fairness, Limits, Model, Pool, Reserve, Settings, Tenant
+from policies.types import (
+    RATES,
+    Affinity,
+    Band,
+    Budget,
+    Cost,
+    Fairness,
+    Fleet,
+    Limits,
+    Model,
+    Pool,
+    Reserve,
+    Settings,
+    Tenant,
+)
 
 # Without this a misspelt key would pass in silence and its default would rule.
-for _noun in (Pool, Band, Limits, Budget, Cost, Reserve, Tenant, Model, Affinity, Fairness, Settings):
+for _noun in (Pool, Band, Limits, Budget, Cost, Reserve, Tenant, Model, Affinity, Fairness, Fleet, Settings):
     with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))(_noun)
 CHOICES = {
     "ordering": ("by_length", "edf", "fcfs"),
@@ -22,6 +36,7 @@ CHOICES = {
 ON_LATE = ("queue", "downgrade", "reject")
 LANES = ("auto", "off", "fixed")
 MODES = ("enforce", "shadow")
+WITHOUT_STORE = ("local_share", "open", "closed")
 OVERSIZE = ("reject", "clamp")
 PERIODS = ("day", "week", "month")
 _SETTINGS = TypeAdapter(Settings)
@@ -79,6 +94,8 @@ def _wrong_quotas(path: str, tenant: Tenant) -> Iterator[str]:
     if tenant.burst_s <= 0:
         yield f"{path}.burst_s: must be positive"
     yield from _unknown(f"{path}.mode", tenant.mode, MODES)
+    if tenant.on_store_down:
+        yield from _unknown(f"{path}.on_store_down", tenant.on_store_down, WITHOUT_STORE)
     yield from _unknown(f"{path}.reserve.oversize", tenant.reserve.oversize, OVERSIZE)
     yield from _wrong_limits(f"{path}.limits", tenant.limits)
     for part, limits in (*tenant.keys.items(), *tenant.models.items()):
@@ -123,6 +140,14 @@ def _wrong_band(name: str, band: Band) -> Iterator[str]:
     yield from _unknown(f"bands.{name}.on_late", band.on_late, ON_LATE)
 
 
+def _wrong_fleet(fleet: Fleet | None) -> Iterator[str]:
+    if fleet is None:
+        return
+    yield from _unknown("fleet.on_store_down", fleet.on_store_down, WITHOUT_STORE)
+    if fleet.sync_s <= 0 or fleet.replicas < 1:
+        yield "fleet: sync_s and replicas must be positive"
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     for name, pool in settings.pools.items():
         if pool.name != name:
@@ -140,6 +165,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     yield from _wrong_shares(settings)
     if len({band.rank for band in settings.bands.values()}) < len(settings.bands):
         yield "bands: two with the same rank"
+    yield from _wrong_fleet(settings.fleet)
     for field in ("max_queued", "max_queued_bytes", "max_attempts", "timer_scale"):
         if getattr(settings, field) <= 0:
             yield f"{field}: must be positive"

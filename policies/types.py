@@ -217,7 +217,7 @@ class Tenant:
     It uses the endpoints of its `partition` and no others, whatever happens there.
     `limits` hold for all it does, those in `keys` for one key, those in `models` for what it sends to one model; each
     per-minute one allows `burst_s` seconds' worth at once. `mode` is enforce, or shadow: rates and budgets are counted
-    and refuse nobody. The last three bound what waits in its queues.
+    and refuse nobody. `on_store_down` as in `Fleet`; empty: as there. The last three bound what waits in its queues.
     """
 
     id: str
@@ -229,6 +229,7 @@ class Tenant:
     reserve: Reserve = field(default_factory=Reserve)
     budgets: tuple[Budget, ...] = ()
     mode: str = "enforce"
+    on_store_down: str = ""
     models: Mapping[str, Limits] = field(default_factory=dict)
     keys: Mapping[str, Limits] = field(default_factory=dict)
     max_queued: int | None = None
@@ -243,6 +244,19 @@ class Model:
     name: str
     context_tokens: int = 0
     limits: Limits = field(default_factory=Limits)
+
+
+@record
+class Fleet:
+    """Several replicas share limits through a store, which the driver asks every `sync_s` (tenancy.md 8).
+
+    `on_store_down`, when it does not answer: local_share (each takes its part), open (rates and budgets refuse nobody)
+    or closed (who has any is refused). `replicas` until the store has told how many there are.
+    """
+
+    sync_s: float = 0.25
+    on_store_down: str = "local_share"
+    replicas: int = 1
 
 
 @record
@@ -264,7 +278,7 @@ class Settings:
     `timer_scale` multiplies the core's own fixed times (tests only); configured times come in already scaled.
     `ordering` is by_length, edf or fcfs; `shed` auto, llmd or off; `length` learned or declared. `affinity` None
     places without regard to prefixes. A tenant that is not in `tenants` has the defaults of `Tenant`, a model that is
-    not in `models` those of `Model`: no limits.
+    not in `models` those of `Model`: no limits. `fleet` None: there is one replica, and every limit is here.
     """
 
     pools: Mapping[str, Pool]
@@ -283,3 +297,4 @@ class Settings:
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     models: Mapping[str, Model] = field(default_factory=dict)
     fairness: Fairness = field(default_factory=Fairness)
+    fleet: Fleet | None = None

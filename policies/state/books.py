@@ -5,6 +5,7 @@ from itertools import islice
 
 from policies.events import CacheTurned
 from policies.state.ledger import Attempt, Load
+from policies.state.parked import Parked
 from policies.state.prefixes import Prefixes
 from policies.state.queues import PoolQueue, long_from
 from policies.state.sessions import Sessions
@@ -32,6 +33,7 @@ class Books:
         "failed",
         "loads",
         "models",
+        "parked",
         "pools",
         "prefixes",
         "queued",
@@ -47,6 +49,7 @@ class Books:
 
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
+        self.parked: dict[str, Parked] = {}  # in the order in which they came, and no tickets yet
         self.loads: dict[str, Load] = {}
         self.pools: dict[QueueKey, PoolQueue] = {}
         self._named: dict[tuple[str, str], PoolQueue] = {}  # by partition and pool
@@ -288,7 +291,7 @@ class Books:
             cancelled=self.cancelled,
             failed=self.failed,
             queued=self.queued,
-            inflight=len(self.tickets) - self.queued,
+            inflight=len(self.tickets) + len(self.parked) - self.queued,
         )
 
 

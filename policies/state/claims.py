@@ -89,6 +89,7 @@ class Terms:
 
     `most_unnamed` bounds the answer that is reserved for where the client names no most; None: nothing does.
     `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
+    `without_store`: what holds when the store of several replicas cannot be asked; empty: there is none.
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class Terms:
         "reserve",
         "shadow",
         "slots",
+        "without_store",
     )
 
     def __init__(self, account: Account, charges: Sequence[Charge] = (), slots: Iterable[Slots] = ()) -> None:
@@ -118,6 +120,7 @@ class Terms:
         self.context_tokens = 0
         self.density = Density()
         self.lane = ""
+        self.without_store = ""
 
 
 class Claim:

@@ -42,7 +42,10 @@ def _requests(books: Books) -> None:
         raise InvariantError("one that waits is not known in its band")
     totals = books.totals()
     ended = totals.completed + totals.rejected + totals.expired + totals.cancelled + totals.failed
-    _equal("received (C1)", ended + len(queued) + flying, totals.received)
+    _equal("received (C1)", ended + len(queued) + flying + len(books.parked), totals.received)
+    for request_id, parked in books.parked.items():
+        if request_id in books.tickets or not parked.timer:
+            raise InvariantError(f"request {request_id} is parked without a timer, or has a ticket")
 
 
 def _queue(books: Books, pool: PoolQueue) -> None:

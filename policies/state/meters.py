@@ -26,26 +26,33 @@ class Rule(NamedTuple):
 
 
 class Meter:
-    """What every kind has: what is used of `capacity`, and the sums since the start."""
+    """What every kind has: what is used of `capacity`, and the sums since the start.
+
+    `apart` of `used` is not: it is free, but not for this replica to spend. From `soft` on the client is told.
+    """
 
     __slots__ = (
+        "apart",
         "capacity",
         "denied",
         "denied_shadow",
         "extra",
         "held",
+        "is_budget",
         "refunded",
         "reserved",
         "rule",
         "settled",
+        "soft",
         "used",
         "written_off",
     )
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.capacity = 0
-        self.used = 0
+        self.is_budget = False
+        self.capacity = self.soft = 0
+        self.used = self.apart = 0
         self.reserved = self.extra = self.refunded = self.settled = self.held = 0
         self.written_off = self.denied = self.denied_shadow = 0
 
@@ -79,6 +86,11 @@ class Meter:
         if self.look(now) == period:
             self.used = max(0, self.used + more)
             self._forgive()
+
+    def owe(self, amount: int) -> None:
+        """It was used, and not reserved before."""
+        self.used += amount
+        self._forgive()
 
     def _forgive(self) -> None:
         """Let go of what is too much to ever be used up."""
@@ -140,15 +152,15 @@ class Wall:
 class Purse(Meter):
     """A budget. It never drains and nothing is written off; with each period it is new."""
 
-    __slots__ = ("_ends_s", "_period", "_wall", "began_s", "left_s", "soft")
+    __slots__ = ("_ends_s", "_period", "_wall", "began_s", "left_s")
 
     def __init__(self, rule: Rule, wall: Wall) -> None:
         super().__init__(rule)
+        self.is_budget = True
         self._wall = wall
         self._period = "day"
         self.began_s = self._ends_s = 0
         self.left_s = 0.0  # of its period, when it was looked at
-        self.soft = 0  # from then on the client is told
 
     def bound(self, budget: Budget) -> None:
         """The budget is this now. What is used stays used, if the period is of the same kind."""

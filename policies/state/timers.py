@@ -6,8 +6,10 @@ setting and cancelling cost O(log n), and what is due next is there to be read.
 
 from heapq import heapify, heappop, heappush
 
+from policies.state.parked import Parked
 from policies.state.tickets import Ticket
 
+Timed = Ticket | Parked
 DEAD_MIN = 64  # below that, rebuilding is not worth it
 
 
@@ -17,21 +19,21 @@ class Timers:
     __slots__ = ("_heap", "_set", "dead")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Ticket]] = []
+        self._heap: list[tuple[float, int, Timed]] = []
         self._set = 0
         self.dead = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def set(self, ticket: Ticket, due_s: float) -> None:
+    def set(self, ticket: Timed, due_s: float) -> None:
         """Wake for `ticket` at `due_s`, and no more at the time set before."""
         if ticket.timer:
             self.cancel(ticket)
         self._set = ticket.timer = self._set + 1
         heappush(self._heap, (due_s, ticket.timer, ticket))
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, ticket: Timed) -> None:
         """Do not wake for `ticket`."""
         if not ticket.timer:
             return
@@ -51,7 +53,7 @@ class Timers:
         """When the soonest timer is due."""
         return self._heap[0][0] if self._heap else None
 
-    def pop(self) -> Ticket:
+    def pop(self) -> Timed:
         """The ticket whose timer is the soonest; only after `next_due` has named one."""
         ticket = heappop(self._heap)[2]
         ticket.timer = 0

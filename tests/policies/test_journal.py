@@ -22,7 +22,10 @@ from policies.events import (
     LengthsRestored,
     LoadObserved,
     Outcome,
+    QuotaGranted,
+    QuotaReturned,
     SettingsChanged,
+    StoreChanged,
     Tick,
     WallClock,
 )
@@ -42,6 +45,9 @@ EVENTS: list[Event] = [
     LengthsRestored(state="{}"),
     SettingsChanged(settings=settings()),
     WallClock(offset_s=1.75e9),
+    QuotaReturned(scope="tenant", tenant="acme", part="", metric="tpm", amount=10**15),
+    QuotaGranted(scope="model", tenant="", part="llama", metric="rpm", granted=1, reported=0, used=10**21, wait_s=0.5),
+    StoreChanged(up=False, replicas=4),
     Tick(),
 ]
 

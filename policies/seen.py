@@ -1,0 +1,32 @@
+"""What others may see of the core: counts and views, never the books themselves."""
+
+from policies.assessing import Assessing
+from policies.state.books import Books
+from policies.state.views import EndpointView, FlowView, PoolView, Totals
+
+
+class Seen:
+    """What the core lets out, read from its books at the moment of asking."""
+
+    _books: Books
+    _assessing: Assessing
+
+    def totals(self) -> Totals:
+        """Counts since the start, and what is queued and in flight now."""
+        return self._books.totals()
+
+    def flows(self) -> list[FlowView]:
+        """Every flow with somebody in it."""
+        return [view for queue in self._books.pools.values() for view in queue.views()]
+
+    def endpoints(self) -> list[EndpointView]:
+        """Every endpoint that is up or still holds attempts."""
+        return [load.view() for load in self._books.loads.values()]
+
+    def pools(self) -> list[PoolView]:
+        """Every pool: how its lanes stand, how good its forecasts were."""
+        return [queue.view() for queue in self._books.pools.values()]
+
+    def lengths(self) -> str:
+        """What has been learned of lengths, for `LengthsRestored` in a later run."""
+        return self._assessing.lengths.dump()

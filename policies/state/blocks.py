@@ -1,0 +1,161 @@
+"""A limit that several replicas share: this one spends from a block of it that was set aside for it (tenancy.md 8).
+
+What is used in the whole fleet is known to the store alone; here is `room`, what of it was set aside for this replica
+and not spent, and `owed`, what was spent and set aside for nobody: answers longer than was reserved for, and what was
+spent while the store could not be asked. `mirror` is the limit as the store last told it, drained since.
+
+Without the store (`alone`) a replica has its block and its share of what was left. It acts as if every other replica did
+as it does: what it spends beyond its block counts in the mirror as many times as there are replicas. So it refills at
+a replica's share of the limit, too.
+
+For whoever decides, `used` is what this replica may not spend now, the rest of `capacity` what it may.
+"""
+
+from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
+from policies.types import Budget
+
+EMPTY_S = 0.02  # at least so long nothing is asked of a limit that has nothing left
+
+
+class Block(Meter):
+    """The block of one limit. `marked` and `marked_s`: what was reserved in all when the store was last asked."""
+
+    __slots__ = (
+        "alone",
+        "empty_until_s",
+        "marked",
+        "marked_s",
+        "mirror",
+        "owed",
+        "period",
+        "policy",
+        "replicas",
+        "room",
+    )
+
+    def __init__(self, rule: Rule, mirror: Bucket | Purse, replicas: int) -> None:
+        super().__init__(rule)
+        self.mirror = mirror
+        self.is_budget = mirror.is_budget
+        self.replicas = replicas
+        self.room = self.owed = 0
+        self.alone = False
+        self.policy = ""  # what to do without the store
+        self.empty_until_s = 0.0
+        self.marked, self.marked_s = 0, 0.0
+        self.period = 0
+
+    @classmethod
+    def of(cls, rule: Rule, is_budget: bool, wall: Wall, replicas: int) -> "Block":
+        """A block of a limit of which nothing is known yet."""
+        return cls(rule, Purse(rule, wall) if is_budget else Bucket(rule), replicas)
+
+    def bound(self, limit: tuple[int, float] | Budget, policy: str) -> None:
+        """The limit is this now."""
+        mirror = self.mirror
+        if isinstance(mirror, Purse):
+            if isinstance(limit, Budget):
+                mirror.bound(limit)
+        elif not isinstance(limit, Budget):
+            mirror.bound(*limit)
+        self.capacity, self.soft, self.policy = mirror.capacity, mirror.soft, policy
+        self.room = min(self.room, self.capacity)
+        self._weigh()
+
+    # ---- as any meter
+
+    def look(self, now: float) -> int:
+        period = self.mirror.look(now)
+        if period != self.period:  # what is left of the last period's is worth nothing
+            self.period = period
+            self.room = self.owed = 0
+            self.empty_until_s = 0.0
+        self._weigh()
+        return period
+
+    def wait_s(self, need: int) -> float:
+        more = need - self.room
+        return max(self.mirror.wait_s(more * self.replicas if self.alone else more), EMPTY_S)
+
+    def empty_s(self) -> float:
+        return self.mirror.empty_s()
+
+    def reserve(self, amount: int) -> None:
+        self.held += amount
+        self.reserved += amount
+        self._take(amount)
+
+    def settle(self, amount: int, actual: int, period: int, now: float) -> None:
+        more = actual - amount
+        self.held -= amount
+        self.settled += actual
+        if more > 0:
+            self.extra += more
+        else:
+            self.refunded -= more
+        if self.look(now) != period:
+            return
+        if more > 0:
+            self._take(more)
+        elif more:
+            self._give(-more)
+
+    # ---- the block
+
+    def undecided(self, need: int, now: float) -> bool:
+        """Whether the store may have what is missing here."""
+        return not self.alone and now >= self.empty_until_s and need <= self.capacity
+
+    def count(self, replicas: int) -> None:
+        """So many replicas there are."""
+        self.replicas = replicas
+        self._weigh()
+
+    def go_alone(self) -> None:
+        """The store cannot be asked."""
+        self.alone = True
+        self._weigh()
+
+    def hand_back(self, amount: int) -> None:
+        """So much is on its way back to the store, and nobody's here any more."""
+        self.room -= min(amount, self.room)
+        self._weigh()
+
+    def take_grant(self, granted: int, reported: int, used: int) -> None:
+        """The store has set `granted` more aside and knows of `reported` that was owed: `used` of the limit are now."""
+        self.owed = max(0, self.owed - reported)
+        self.mirror.used = used + self.owed
+        self.room = min(self.capacity, self.room + granted)
+        self.alone = False
+        self._weigh()
+
+    def mark(self, now: float) -> None:
+        """From here on demand is counted."""
+        self.marked, self.marked_s = self.reserved, now
+
+    def _take(self, amount: int) -> None:
+        beyond = amount - self.room
+        if beyond <= 0:
+            self.room -= amount
+        else:
+            self.room = 0
+            self.owed += beyond
+            self.mirror.owe(beyond * self.replicas if self.alone else beyond)
+        self._weigh()
+
+    def _give(self, amount: int) -> None:
+        known = min(amount, self.owed)
+        self.owed -= known
+        self.mirror.used = max(0, self.mirror.used - (known * self.replicas if self.alone else known))
+        self.room = min(self.capacity, self.room + amount - known)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        left = max(0, self.mirror.capacity - self.mirror.used)
+        if not self.alone:
+            self.used = self.capacity - self.room + self.owed
+            self.apart = left + self.owed
+            return
+        self.apart = 0
+        share = 0 if self.policy == "closed" else self.room + left // self.replicas
+        self.used = max(0, self.capacity - share)

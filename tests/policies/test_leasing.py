@@ -1,0 +1,220 @@
+"""Limits of several replicas in the core: blocks, who waits for one, and what holds without the store."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.decisions import Dispatch, Reason, Reject
+from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, StoreChanged, Tick
+from policies.leasing import PARK_S, Ask
+from policies.state.meters import MICRO
+from policies.types import Budget, Fleet, Settings
+from tests.policies import given
+from tests.policies.tenants import Quotas, acme, limited
+
+
+class Replica(Quotas):
+    """A core that shares limits. Its store is played by the test: `grant` answers the oldest ask."""
+
+    def __init__(self, tenant: Any, replicas: int = 2, policy: str = "local_share", **more: Any) -> None:
+        super().__init__(tenant, **more)
+        self.fleet = Fleet(on_store_down=policy, replicas=replicas)
+        self.settings: Settings = replace(limited(tenant, **more), fleet=self.fleet)
+        self.core = type(self.core)()
+        self.happen(SettingsChanged(settings=self.settings), 0.0)
+        self.up(given.endpoint("x", seqs=500, prefill=10_000_000))
+
+    def asks(self, now: float, *, leaving: bool = False) -> list[Ask]:
+        return self.core.metering.leasing.asks(now, leaving=leaving)
+
+    def grant(self, ask: Ask, now: float, units: float, used: float = 0.0, wait_s: float | None = None) -> list[str]:
+        """Everything is told that was handed back, then what the store says. Who was told what."""
+        rule = {"scope": ask.scope, "tenant": ask.tenant, "part": ask.part, "metric": ask.metric}
+        if ask.back:
+            self.happen(QuotaReturned(**rule, amount=ask.back), now)
+        granted, taken = round(units * MICRO), round(used * MICRO)
+        decisions = self.happen(
+            QuotaGranted(**rule, granted=granted, reported=ask.owed, used=taken, wait_s=wait_s), now
+        )
+        return [
+            f"{each.request_id} {'ok' if isinstance(each, Dispatch) else getattr(each, 'reason', each)}"
+            for each in decisions
+        ]
+
+    def filled(self, units: float, now: float = 0.0) -> None:
+        """A block of so many units, by a request that needed one and was refunded."""
+        self.ask("first", now, tokens=1, max_output=0)
+        (ask,) = self.asks(now)
+        self.grant(ask, now, units, used=units)
+        self.end("first", now, prompt_tokens=0, output_tokens=0)
+
+
+def test_a_request_waits_for_the_first_block_and_the_next_one_does_not() -> None:
+    world = Replica(acme(tpm=1000))
+    assert world.told("a") == "queued"
+    assert world.core.totals().inflight == 1
+    (ask,) = world.asks(0.0)
+    assert (ask.need, ask.wanted, ask.capacity, ask.per_minute) == (40 * MICRO, 80 * MICRO, 1000, 1000)
+    assert world.grant(ask, 0.001, 80, used=80) == ["a ok"]
+    assert world.told("b", 0.002) == "ok"
+    assert world.told("c", 0.003) == "queued"
+
+
+def test_who_waits_longer_than_the_store_may_take_gets_a_share_of_what_was_left() -> None:
+    world = Replica(acme(tpm=100), replicas=2)
+    world.ask("a")
+    assert world.core.next_wakeup() == PARK_S
+    (decision,) = world.happen(Tick(), PARK_S)
+    assert isinstance(decision, Dispatch)
+    assert world.refused("b", PARK_S).reason is Reason.QUOTA_TOKENS  # 50 are a half of it, 40 are used
+    (ask,) = world.asks(0.1)
+    assert ask.owed == 40 * MICRO
+
+
+def test_what_the_store_says_is_empty_refuses_at_once_until_the_next_round() -> None:
+    world = Replica(acme(tpm=100))
+    world.ask("a")
+    (ask,) = world.asks(0.0)
+    assert world.grant(ask, 0.001, 0, used=100, wait_s=24.0) == ["a quota_tokens"]
+    refused = world.refused("b", 0.1)
+    assert refused.retry_after_s == pytest.approx(23.9, abs=0.1)
+    assert world.told("c", 0.3) == "queued"  # the next round has begun: it may be otherwise now
+
+
+def test_what_is_too_small_goes_back_so_that_fragments_come_together() -> None:
+    world = Replica(acme(tpm=1000))
+    world.filled(30)
+    world.ask("a", 0.1)
+    (ask,) = world.asks(0.1)
+    assert (ask.back, ask.need) == (30 * MICRO, 40 * MICRO)
+    world.happen(QuotaReturned(scope="tenant", tenant="acme", part="", metric="tpm", amount=ask.back), 0.1)
+    assert world.told("small", 0.1, tokens=1, max_output=1) == "queued"  # it is on its way: nobody spends it twice
+
+
+def test_a_block_is_asked_for_ahead_of_need_and_goes_back_when_nobody_does() -> None:
+    world = Replica(acme(tpm=6000))
+    world.filled(500)
+    for number in range(8):
+        assert world.told(f"r{number}", 0.1) == "ok"
+    (ask,) = world.asks(0.25)
+    assert (ask.need, ask.have, ask.wanted) == (0, 180 * MICRO, 4 * 321 * MICRO)
+    world.grant(ask, 0.25, 1000, used=1500)
+    assert world.asks(1.0) == []
+    (ask,) = world.asks(1.3)
+    assert (ask.back, ask.wanted) == (1180 * MICRO, 0)
+
+
+def test_an_answer_longer_than_was_reserved_for_is_owed_and_told() -> None:
+    world = Replica(acme(tpm=1000))
+    world.ask("a")
+    (ask,) = world.asks(0.0)
+    world.grant(ask, 0.0, 40, used=40)
+    world.end("a", 0.1, prompt_tokens=10, output_tokens=90)
+    (ask,) = world.asks(0.1)
+    assert (ask.owed, ask.need) == (60 * MICRO, 0)
+    world.grant(ask, 0.1, 0, used=100)
+    assert world.asks(0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [("open", ["ok"] * 6), ("closed", ["quota_store"] * 6), ("local_share", ["ok"] * 3 + ["quota_requests"] * 3)],
+)
+def test_without_the_store_each_policy_does_what_it_says(policy: str, said: list[str]) -> None:
+    world = Replica(acme(rpm=6), policy=policy)
+    world.happen(StoreChanged(up=False, replicas=2), 0.0)
+    assert [world.told(f"r{number}") for number in range(6)] == said
+
+
+def test_a_tenants_own_policy_goes_before_that_of_the_fleet() -> None:
+    world = Replica(acme(rpm=6, on_store_down="closed"), policy="open")
+    world.happen(StoreChanged(up=False, replicas=2), 0.0)
+    refused = world.refused("r")
+    assert (refused.reason, refused.retry_after_s) == (Reason.QUOTA_STORE, 1.0)
+
+
+def test_a_local_share_refills_at_a_share_of_the_limit() -> None:
+    world = Replica(acme(rpm=300), replicas=3)
+    world.happen(StoreChanged(up=False, replicas=3), 0.0)
+    said = [world.told(f"r{step}", step * 0.05) for step in range(1200)]  # 20 a second for a minute
+    assert 199 <= said.count("ok") <= 201  # 100 that were there and 100 that came
+
+
+def test_when_the_store_is_back_what_was_spent_is_told_first() -> None:
+    world = Replica(acme(rpm=60), replicas=2)
+    world.happen(StoreChanged(up=False, replicas=2), 0.0)
+    assert [world.told(f"r{number}") for number in range(10)] == ["ok"] * 10
+    world.happen(StoreChanged(up=True, replicas=2), 1.0)
+    (ask,) = world.asks(1.0)
+    assert ask.owed == 10 * MICRO
+    world.grant(ask, 1.0, 0, used=55)
+    assert world.told("next", 1.1) == "queued"
+    (ask,) = world.asks(1.1)
+    assert world.grant(ask, 1.1, 5, used=60) == ["next ok"]
+
+
+def test_a_store_that_fails_frees_who_waits_for_it() -> None:
+    world = Replica(acme(rpm=60))
+    world.ask("a")
+    decisions = world.happen(StoreChanged(up=False, replicas=1), 0.01)
+    assert [type(each) for each in decisions] == [Dispatch]
+
+
+def test_who_leaves_while_it_waits_holds_nothing() -> None:
+    world = Replica(acme(rpm=60))
+    world.ask("a")
+    world.leave("a", 0.01)
+    assert world.core.totals().cancelled == 1
+    assert world.asks(0.01) == []
+    assert world.core.next_wakeup() is None
+
+
+def test_new_settings_find_those_that_wait() -> None:
+    world = Replica(acme(rpm=60))
+    world.ask("a")
+    decisions = world.happen(SettingsChanged(settings=replace(world.settings, tenants={"acme": acme()})), 0.01)
+    assert [type(each) for each in decisions] == [Dispatch]
+
+
+def test_a_drained_replica_hands_everything_back() -> None:
+    world = Replica(acme(tpm=1000))
+    world.filled(300)
+    (ask,) = world.asks(0.1, leaving=True)
+    assert ask.back == 300 * MICRO
+
+
+def test_a_budget_is_lent_out_too_and_nothing_of_it_outlives_its_period() -> None:
+    world = Replica(acme(budgets=(Budget(id="day", amount=1000),)))
+    world.ask("a", 10.0)
+    (ask,) = world.asks(10.0)
+    assert (ask.per_minute, ask.period, ask.capacity) == (0, 0, 1000)
+    world.grant(ask, 10.0, 500, used=500)
+    assert world.told("b", 86_399.0) == "ok"
+    assert world.told("c", 86_401.0) == "queued"
+    (ask,) = world.asks(86_401.0)
+    assert (ask.period, ask.back) == (86_400, 0)
+
+
+def test_a_shadowed_tenant_waits_for_the_truth_and_passes() -> None:
+    world = Replica(acme(rpm=60, mode="shadow"))
+    world.ask("a")
+    (ask,) = world.asks(0.0)
+    assert world.grant(ask, 0.0, 0, used=60, wait_s=1.0) == ["a ok"]
+    assert world.meter("rpm", 0.0).denied_shadow == 1
+
+
+def test_what_can_never_fit_is_refused_without_asking() -> None:
+    world = Replica(acme(tpm=100))
+    assert world.refused("r", tokens=200).reason is Reason.EXCEEDS_LIMIT
+
+
+def test_what_a_client_is_told_is_left_counts_the_fleet_and_its_block() -> None:
+    world = Replica(acme(tpm=1000))
+    world.ask("a")
+    (ask,) = world.asks(0.0)
+    world.grant(ask, 0.0, 80, used=300)  # 80 of them are here, 40 of those not spent
+    standing = world.core.metering.standing("acme", "", "llama", 0.0)
+    assert standing is not None
+    assert standing.levels["tpm"].left == 740
+    assert isinstance(world.ask("never", tokens=5000), Reject)
