@@ -1,0 +1,46 @@
+"""What replicas share, behind a protocol: the store that limits are lent out by (docs/replicas.md).
+
+Without one there is one replica, and its core holds every limit itself: exact, and nothing to ask. `redis.py` is the
+other one. Whoever calls a store is no request: a call that is slow or lost holds up nobody (gateway/syncer.py).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from policies.leasing import Ask
+
+
+class StoreError(Exception):
+    """The store did not answer, or not as it should."""
+
+
+class Beat(NamedTuple):
+    """How many replicas live, and the store's clock in seconds since 1970."""
+
+    replicas: int
+    time_s: float
+
+
+class Lent(NamedTuple):
+    """What became of an `Ask`, in micro-units. `wait_s` None: nothing was missing, or no waiting helps."""
+
+    granted: int
+    used: int
+    written_off: int
+    wait_s: float | None
+
+
+class Store(Protocol):
+    """Every call raises StoreError; none is repeated."""
+
+    async def beat(self, *, leaving: bool = False) -> Beat:
+        """Say that this replica lives, or that it ends."""
+        ...
+
+    async def lend(self, asks: Sequence[Ask], replicas: int) -> Sequence[Lent]:
+        """Ask for limits of one owner: a tenant, or a model that all share."""
+        ...
+
+    async def close(self) -> None:
+        """Close its connections."""
+        ...

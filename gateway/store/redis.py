@@ -1,0 +1,121 @@
+"""The store in Redis: two scripts, each over keys of one hash tag, so that Redis Cluster takes them too.
+
+Scripts go by their digest, and whole where Redis does not know them (after a restart, a flush, a failover); SCRIPT LOAD
+is never used, proxies refuse it. No call is repeated and none is cancelled by whoever waits for it. A call that is cut
+short takes its connection with it, so that no reply is ever read by another call. All times are Redis's own.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from gateway.store import Beat, Lent, StoreError
+from policies.leasing import Ask
+from policies.state.meters import MICRO
+
+ALIVE_S = 10.0  # a replica that says nothing for so long is none
+
+
+class Script:
+    """A script and its digest."""
+
+    def __init__(self, name: str) -> None:
+        self.text = Path(__file__).with_name(name).read_text()
+        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+LEASE, BEAT = Script("lease.lua"), Script("beat.lua")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the store is, and how long a call may take. `prefix` of its keys; `scale` multiplies fixed times (tests)."""
+
+    url: str
+    prefix: str
+    timeout_s: float
+    connect_timeout_s: float
+    scale: float = 1.0
+
+
+class RedisStore:
+    """One replica's connection to what all share. `name` is the replica's, different from all others'."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self._name, self._prefix = name, place.prefix
+        self._alive_ms = max(1, round(ALIVE_S * place.scale * 1000))
+        self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
+        self._client: Redis = Redis.from_url(
+            place.url,
+            socket_timeout=place.timeout_s,
+            socket_connect_timeout=place.connect_timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+        )
+
+    async def beat(self, *, leaving: bool = False) -> Beat:
+        """Say that this replica lives, or that it ends."""
+        arguments = (self._name, self._alive_ms, 0 if leaving else 1)
+        replicas, time_us = await self._run(BEAT, [f"{self._prefix}:{{fleet}}:replicas"], arguments)
+        return Beat(int(replicas), int(time_us) / MICRO)
+
+    async def lend(self, asks: Sequence[Ask], replicas: int) -> Sequence[Lent]:
+        """Ask for limits of one owner."""
+        keys = [key_of(self._prefix, ask) for ask in asks]
+        arguments = [replicas]
+        for key, ask in zip(keys, asks, strict=True):
+            arguments += self._numbers(key, ask)
+        answer = [int(number) for number in await self._run(LEASE, keys, arguments)]
+        time_us = answer.pop()
+        lent = list(_lent(answer))
+        for key, ask, each in zip(keys, asks, lent, strict=True):
+            self._known[key] = (each.used, time_us, ask.period)
+        return lent
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    def _numbers(self, key: str, ask: Ask) -> list[int]:
+        used, time_us, period = self._known.get(key, (0, 0, ask.period))
+        if period != ask.period:
+            used = time_us = 0
+        amounts = (ask.back, ask.owed, ask.have, ask.need, ask.wanted, used)
+        pairs = [part for amount in amounts for part in divmod(amount, MICRO)]
+        return [ask.capacity, ask.per_minute, ask.period, ask.ttl_s, *pairs, time_us]
+
+    async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
+        try:
+            try:
+                found = await self._client.evalsha(script.digest, len(keys), *keys, *arguments)
+            except NoScriptError:
+                found = await self._client.eval(script.text, len(keys), *keys, *arguments)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+        return list(found)
+
+
+def key_of(prefix: str, ask: Ask) -> str:
+    """The key of a limit. All of one owner have the same hash tag: what stands between the first braces."""
+    owner = f"t:{ask.tenant}" if ask.tenant else f"m:{ask.part}"
+    rule = (ask.scope, ask.part, ask.metric) if ask.part else (ask.scope, ask.metric)
+    return f"{prefix}:{{{owner}}}:q:{'.'.join(rule)}"
+
+
+def _lent(numbers: Sequence[int]) -> Iterator[Lent]:
+    for at in range(0, len(numbers), 7):
+        each = numbers[at : at + 7]
+        wait_us = each[4]
+        yield Lent(
+            granted=each[0] * MICRO + each[1],
+            used=each[2] * MICRO + each[3],
+            written_off=each[5] * MICRO + each[6],
+            wait_s=wait_us / MICRO if wait_us >= 0 else None,
+        )
