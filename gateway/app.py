@@ -41,6 +41,7 @@ from gateway.telemetry.live import (
     watch_probes,
     watch_quotas,
     watch_reloads,
+    watch_store,
 )
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
@@ -91,6 +92,7 @@ class Gateway:
         self._explain = Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events)
+        self._syncer = assembly.open_store(self._began, self._dispatcher, self._events, self._metrics)
         self._roster = Roster(config, self._began.timers, self._dispatcher, self._events)
         self._backends = Backends(config, self._version, self._roster.suspect)
         self._services = Services(
@@ -139,6 +141,8 @@ class Gateway:
         self._reloader.start()
         if self._lengths is not None:
             self._lengths.start()
+        if self._syncer is not None:
+            self._syncer.start()
         sweeper = tasks.start(self._sweep(), "sweep")
         sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
         self._phase, self._services.ready = "serving", True
@@ -233,6 +237,8 @@ class Gateway:
         await self._roster.close()
         if self._lengths is not None:
             await self._lengths.close()
+        if self._syncer is not None:
+            await self._syncer.close()
         await listener.close()
         self._backends.close()
         self._dispatcher.close()
@@ -314,6 +320,7 @@ class Gateway:
         watch_probes(metrics, self._roster.standings)
         watch_engines(metrics, self._roster.reports)
         watch_feeds(metrics, self._roster.feeds)
+        watch_store(metrics, self._syncer, self._core.metering.leasing)
         watch_quotas(metrics, Sums(self._core.metering, metrics.tenant_label).of)
         # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
         # the turn of the loop between the core's decision about a request and the end of its task.

@@ -6,20 +6,23 @@ thread, so that the swap itself (`reload.py`) only hands over what is there.
 
 import contextlib
 import resource
+import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway import describe
 from gateway.backends import served_models
 from gateway.config import Config, Timers
-from gateway.describe import Given
-from gateway.dispatcher import Record
+from gateway.dispatcher import Dispatcher, Record
 from gateway.explain import Explain
 from gateway.http.head import Limits
 from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
 from gateway.relay.end import Rules
 from gateway.services import Terms
+from gateway.syncer import Given, Syncer
 from gateway.telemetry.log import EventLog
+from gateway.telemetry.metrics import Metrics
 from gateway.tenants import make_book
 from policies.core import Core
 from policies.decisions import Decision
@@ -65,7 +68,7 @@ def prepare(config: Config) -> Prepared:
             book=make_book(config, served_models(config)),
             timers=timers,
             relay_rules=relay_rules(config, timers),
-            given=Given(
+            given=describe.Given(
                 bands=settings.bands, total_s=timers.total_s, first_byte_s=timers.first_byte_s, forward=forward
             ),
             body_bytes=config.limits.body_bytes,
@@ -93,6 +96,25 @@ def length_file(config: Config, core: Core, events: EventLog) -> LengthFile | No
     """The memory of lengths that the configuration asks for."""
     path = config.length.state_file
     return LengthFile(Path(path), core.lengths, events, config.timeouts.scale) if path is not None else None
+
+
+def open_store(began: Prepared, dispatcher: Dispatcher, events: EventLog, metrics: Metrics) -> Syncer | None:
+    """The store of several replicas that the configuration asks for, and who keeps in step with it."""
+    redis, scale = began.config.redis, began.config.timeouts.scale
+    if redis is None:
+        return None
+    from gateway.store.redis import Place, RedisStore  # redis-py is needed only here
+
+    place = Place(
+        url=redis.url,
+        prefix=redis.prefix,
+        timeout_s=redis.timeout_s * scale,
+        connect_timeout_s=redis.connect_timeout_s * scale,
+        scale=scale,
+    )
+    store = RedisStore(place, secrets.token_hex(8))
+    observe = metrics.store_seconds.observe
+    return Syncer(Given(store=store, dispatcher=dispatcher, events=events, observe=observe, scale=scale))
 
 
 def recorded(journal: Recorder | None, explain: Explain) -> Record:

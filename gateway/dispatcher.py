@@ -38,11 +38,16 @@ class Dispatcher:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_s = math.inf  # without a timer
         self._ahead_s = 0.0  # the wall clock, as the core was told
+        self._skew_s = 0.0  # by which the clock that counts is ahead of this machine's
+        self.short: Callable[[], None] | None = None  # to be called when a request waits for a store to lend more
 
     def arrive(self, request: InferenceRequest, waiter: Waiter) -> Decision | None:
         """A request asks for a place. The decision if there is one at once; else `waiter` will hear it."""
         self._waiters[request.id] = waiter
-        return self.handle(Arrived(request=request), request.id)
+        decision = self.handle(Arrived(request=request), request.id)
+        if decision is None and self.short is not None and self.core.parked():
+            self.short()
+        return decision
 
     def leave(self, request_id: str, event: Event | None) -> None:
         """A request ends, by `event`; None: the core itself has ended it."""
@@ -80,10 +85,15 @@ class Dispatcher:
 
     def tell_the_time(self) -> None:
         """Tell the core how far the wall clock is ahead, when that has changed: its budgets go by the calendar."""
-        offset_s = time() - monotonic()
+        offset_s = time() + self._skew_s - monotonic()
         if abs(offset_s - self._ahead_s) > CLOCK_STEP_S:
             self._ahead_s = offset_s
             self.handle(WallClock(offset_s=offset_s))
+
+    def follow_clock(self, skew_s: float) -> None:
+        """Another clock counts, which is so far ahead of this machine's: replicas go by that of their store."""
+        self._skew_s = skew_s
+        self.tell_the_time()
 
     def close(self) -> None:
         """Stop the timer."""

@@ -194,6 +194,9 @@ ROWS: Mapping[Reason, Row] = {
         429, _RATE, _SOON, "As many requests run as you may have at a time.", _POLICY, code="concurrency_exceeded"
     ),
     Reason.BUDGET: Row(429, _RATE, _NEVER, "Your budget is used up.", _POLICY, code="insufficient_quota"),
+    Reason.QUOTA_STORE: Row(
+        503, _FAULT, _SOON, "Your limits cannot be checked just now.", _GATEWAY, code="quota_store_unavailable"
+    ),
     Reason.QUEUE_FULL: Row(429, _RATE, _DRAIN, "As many requests wait as you may have.", _POLICY),
     Reason.OVERLOADED: Row(503, _BUSY, _DRAIN, "The service is overloaded.", _POLICY, anthropic_status=529),
     Reason.QUEUE_TIMEOUT: Row(503, _BUSY, _DRAIN, "No engine became free in time.", _POLICY, anthropic_status=529),

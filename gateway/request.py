@@ -88,8 +88,12 @@ class Request:
     def _limit_lines(self, refused_by: str = "") -> bytes:
         """The lines about the limits of the caller, where it has any."""
         record = self.record
-        standing = self.services.dispatcher.core.metering.standing(record.tenant, record.key, record.model, monotonic())
-        return quota.lines(standing, self.route.dialect, refused_by) if standing is not None else b""
+        metering = self.services.dispatcher.core.metering
+        standing = metering.standing(record.tenant, record.key, record.model, monotonic())
+        if standing is None:
+            return b""
+        lines = quota.lines(standing, self.route.dialect, refused_by)
+        return lines + b"x-forebay-limits: degraded\r\n" if metering.leasing.down else lines
 
     def _note_begin(self, status: int) -> None:
         self.record.status = status

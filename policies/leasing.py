@@ -8,6 +8,7 @@ beside all requests and tells what came of it by `QuotaGranted`. Before it hands
 A request that needs more than is here is parked until then, PARK_S at most; it holds up nobody else.
 """
 
+from collections.abc import Iterator
 from math import inf
 
 from policies.events import OfStore, QuotaGranted, QuotaReturned
@@ -51,7 +52,7 @@ class Leasing:
         self._books = books
         self._blocks: dict[Rule, Block] = {}
         self._replicas = 1
-        self._down = False
+        self.down = False
         self._scale = 1.0
 
     # ---- the settings
@@ -72,7 +73,7 @@ class Leasing:
     def block(self, rule: Rule, is_budget: bool, wall: Wall) -> Block:
         """The block of a limit that was not used before."""
         made = Block.of(rule, is_budget, wall, self._replicas)
-        made.alone = self._down
+        made.alone = self.down
         self._blocks[rule] = made
         return made
 
@@ -108,19 +109,19 @@ class Leasing:
         """Take it in. Those who may ask again now wait no more."""
         if isinstance(event, (QuotaReturned, QuotaGranted)):
             block = self._blocks.get(Rule(event.scope, event.tenant, event.part, event.metric))
-            if block is None:
+            if block is None or self.fleet is None:
                 return []
-            block.mark(now)
+            block.mark(now, self.fleet.sync_s)
             if isinstance(event, QuotaReturned):
                 block.hand_back(event.amount)
                 return []
             return self._granted(block, event, now)
-        self._replicas, self._down = max(1, event.replicas), not event.up
+        self._replicas, self.down = max(1, event.replicas), not event.up
         for block in self._blocks.values():
             block.count(self._replicas)
-            if self._down:
+            if self.down:
                 block.go_alone()
-        return self.leave_all() if self._down else []
+        return self.leave_all() if self.down else []
 
     def _granted(self, block: Block, event: QuotaGranted, now: float) -> list[Parked]:
         block.look(now)
@@ -130,6 +131,10 @@ class Leasing:
             block.empty_until_s = now + max(EMPTY_S * self._scale, min(event.wait_s, self.fleet.sync_s))
         waiting = [name for name, each in self._books.parked.items() if any(need[0] is block for need in each.needs)]
         return [parked for name in waiting if (parked := self.leave(name)) is not None]
+
+    def lent(self) -> Iterator[tuple[Rule, int]]:
+        """What of each limit is set aside here and not spent, in micro-units."""
+        return ((rule, block.room) for rule, block in self._blocks.items())
 
     # ---- what is wanted of it
 
@@ -142,24 +147,27 @@ class Leasing:
         for parked in self._books.parked.values():
             for block, need in parked.needs:
                 needs.setdefault(block, []).append(need)
-        urgent = [_ask(block, now, needs=found) for block, found in needs.items()]
+        urgent = [_ask(block, needs=found, wanted=_soon(block, now, fleet)) for block, found in needs.items()]
         rest = [self._of(block, now, fleet, leaving) for block in self._blocks.values() if block not in needs]
         return [*urgent, *(each for each in rest if each is not None)]
 
     def _of(self, block: Block, now: float, fleet: Fleet, leaving: bool) -> Ask | None:
         """What is wanted of a limit that nobody waits for."""
         block.look(now)
-        demand = block.reserved - block.marked
-        idle = leaving or (not demand and now - block.marked_s >= IDLE_S * self._scale)
-        if idle:
-            return _ask(block, now, keep=False) if block.room or block.owed or block.alone else None
-        soon = int(2 * demand * fleet.sync_s / max(now - block.marked_s, fleet.sync_s))
-        if block.room < soon and now >= block.empty_until_s:
-            return _ask(block, now, wanted=min(2 * soon, block.capacity))
-        return _ask(block, now) if block.owed or block.alone else None
+        if leaving or now - block.asked_s >= IDLE_S * self._scale:
+            return _ask(block, keep=False) if block.room or block.owed or block.alone else None
+        soon = _soon(block, now, fleet)
+        if 2 * block.room < soon and now >= block.empty_until_s:
+            return _ask(block, wanted=soon)
+        return _ask(block) if block.owed or block.alone else None
 
 
-def _ask(block: Block, now: float, *, needs: list[int] | None = None, wanted: int = 0, keep: bool = True) -> Ask:
+def _soon(block: Block, now: float, fleet: Fleet) -> int:
+    """What will be wanted until the next round but one, twice: so that it is there before it is needed."""
+    return int(4 * block.demand(now, fleet.sync_s) * fleet.sync_s)
+
+
+def _ask(block: Block, *, needs: list[int] | None = None, wanted: int = 0, keep: bool = True) -> Ask:
     """Where somebody waits, what is here is no use to them: it goes back, and may come again with more."""
     rule, mirror = block.rule, block.mirror
     keep = keep and not needs
@@ -180,5 +188,5 @@ def _ask(block: Block, now: float, *, needs: list[int] | None = None, wanted: in
         owed=block.owed,
         have=block.room if keep else 0,
         need=needs[0] if needs else 0,
-        wanted=min(2 * sum(needs), block.capacity) if needs else wanted,
+        wanted=min(max(wanted, 2 * sum(needs or ())), block.capacity),
     )

@@ -27,6 +27,10 @@ class Seen:
         """Every pool: how its lanes stand, how good its forecasts were."""
         return [queue.view() for queue in self._books.pools.values()]
 
+    def parked(self) -> int:
+        """How many wait for the store to lend more of a limit; in flight in `totals`."""
+        return len(self._books.parked)
+
     def lengths(self) -> str:
         """What has been learned of lengths, for `LengthsRestored` in a later run."""
         return self._assessing.lengths.dump()

@@ -20,6 +20,7 @@ from pydantic import Field
 from gateway.config.kinds import Moment, Number, Text, Whole
 from gateway.config.quotas import Budget, Cost, Rates, Reserve, TenantLimits, budgets_of, scopes
 from gateway.config.section import ModelName, Name, Section, all_defaults
+from gateway.config.store import ON_STORE_DOWN, WithoutStore
 from policies.types import SHARED
 
 CLASSES = ("critical", "interactive", "standard", "batch")  # by rank
@@ -135,6 +136,9 @@ class Inherited(Section):
         "enforce",
         description="`shadow`: rates and budgets are counted and refuse nobody; slots, queues and limits of a model hold.",
     )
+    on_store_down: WithoutStore | None = Field(
+        None, description=ON_STORE_DOWN, json_schema_extra={"x-default": "that of `redis`"}
+    )
     allow: Allow = all_defaults(Allow)
     cache: Cache = all_defaults(Cache)
 
@@ -148,6 +152,7 @@ class Inherited(Section):
             "cost": self.cost.model_dump(),
             "budgets": budgets_of(self.limits, self.budgets),
             "mode": self.mode,
+            "on_store_down": self.on_store_down or "",
             "models": scopes({grant.name: grant.limits for grant in self.models or ()}),
         }
 

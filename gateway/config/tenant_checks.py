@@ -91,6 +91,8 @@ def _of_tenant(root: Mapping, held: Mapping, known_as: str | None) -> Iterator[P
     yield from _models(root, held)
     yield from _cache(root, _mapping(held.get("cache")), known_as)
     yield from quota_checks.wrong(held)
+    if held.get("on_store_down") is not None and root.get("redis") is None:
+        yield Problem(path=("on_store_down",), message="means nothing without redis: there is no store")
 
 
 def _models(root: Mapping, held: Mapping) -> Iterator[Problem]:
@@ -176,6 +178,9 @@ def _groups(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
 def _secret(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
     if len(fleet.tenants or []) > 1 and "salt_secret" not in _mapping(root.get("isolation")):
         yield Problem(path=("isolation", "salt_secret"), message="required with more than one tenant")
+    elif root.get("redis") is not None and "salt_secret" not in _mapping(root.get("isolation")):
+        message = "required with redis: replicas must send engines the same salts"
+        yield Problem(path=("isolation", "salt_secret"), message=message)
 
 
 def _nobody_is_asked(root: Mapping, fleet: Fleet) -> Iterator[Problem]:

@@ -11,7 +11,8 @@ from gateway.config import process
 from gateway.config.fleet import Endpoint, Isolation, Model, Partition, Pool
 from gateway.config.kinds import Whole
 from gateway.config.scheduling import Affinity, Classes, Length
-from gateway.config.section import ModelName, Name, Section, all_defaults, not_empty
+from gateway.config.section import RESTART, ModelName, Name, Section, all_defaults, not_empty
+from gateway.config.store import Redis
 from gateway.config.tenant import Tenant, TenantDefaults
 from gateway.config.timers import Timers
 from policies.settings import settings_from
@@ -61,6 +62,11 @@ class Config(Section):
     retries: process.Retries = all_defaults(process.Retries)
     timeouts: process.Timeouts = all_defaults(process.Timeouts)
     limits: process.Limits = all_defaults(process.Limits)
+    redis: Redis | None = Field(
+        None,
+        description="The store that several replicas share their limits through. None: there is one replica.",
+        json_schema_extra=RESTART,
+    )
     telemetry: process.Telemetry = all_defaults(process.Telemetry)
     tenant_defaults: TenantDefaults = all_defaults(TenantDefaults)
     _tenants: Mapping[str, Tenant] | None = PrivateAttr(None)
@@ -101,6 +107,7 @@ class Config(Section):
                 "affinity": self.affinity.described(scale),
                 "tenants": self._tenants_described(scale),
                 "models": {name: model.described(name) for name, model in self.models.items()},
+                "fleet": self.redis.described(scale) if self.redis is not None else None,
             }
         )
 

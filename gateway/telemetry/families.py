@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS
+from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, STORE_BOUNDS
 
 
 class MetricKind(StrEnum):
@@ -165,6 +165,18 @@ KV_EVENTS = _watched_counter(
 )
 KV_EVENT_GAPS = _watched_counter(
     "forebay_kv_event_gaps_total", "endpoint", "Times that messages with such events were lost on the way."
+)
+STORE_DEGRADED = _gauge(
+    "forebay_store_degraded", "", "1 = the store of several replicas does not answer: `on_store_down` rules."
+)
+STORE_REPLICAS = _gauge("forebay_store_replicas", "", "Replicas that live, as the store last said; 0 = not known.")
+STORE_CALLS = _watched_counter("forebay_store_calls_total", "op result", "Calls to the store: good or failed.")
+STORE_SECONDS = _histogram("forebay_store_call_seconds", "", "How long calls to the store took.", STORE_BOUNDS)
+STORE_BLOCK = _gauge(
+    "forebay_store_block_units", "scope metric", "Of limits, what is set aside for this replica and not spent."
+)
+STORE_PARKED = _watched_counter(
+    "forebay_store_parked_total", "", "Requests that waited for the store to lend more of a limit, at most 50 ms each."
 )
 RELOADS = _watched_counter(
     "forebay_config_reload_total", "result", "Times the configuration was read again: ok, or error (nothing changed)."

@@ -17,6 +17,7 @@ def log_bounds(first_exponent: int, last_exponent: int) -> tuple[float, ...]:
 
 REQUEST_BOUNDS = (*log_bounds(-3, 3), 1500.0, 2000.0)  # 1 ms to past the default total timeout of 1800 s
 LAG_BOUNDS = log_bounds(-4, 1)  # 0.1 ms to 10 s
+STORE_BOUNDS = log_bounds(-4, 0)  # 0.1 ms to 1 s, the longest timeout of a call
 
 
 class Histogram:

@@ -30,6 +30,25 @@ class ReloadsView(Protocol):
     def failed(self) -> bool: ...
 
 
+class StoreView(Protocol):
+    """How the store of several replicas does."""
+
+    @property
+    def degraded(self) -> bool: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def calls(self) -> Mapping[tuple[str, str], int]: ...
+
+
+class LeasingView(Protocol):
+    """What is lent to this replica."""
+
+    @property
+    def parked_total(self) -> int: ...
+    def lent(self) -> Iterable[tuple[tuple[str, str, str, str], int]]: ...
+
+
 class StandingView(Protocol):
     """What probes have told about one endpoint, as the directory has it."""
 
@@ -159,6 +178,23 @@ def watch_engines(metrics: Metrics, reports: Callable[[], Iterable[ReportView]])
     metrics.watch(families.ENGINE_RUNNING, reading(lambda load: load.running))
     metrics.watch(families.ENGINE_WAITING, reading(lambda load: load.waiting))
     metrics.watch(families.ENGINE_KV_USAGE, reading(lambda load: load.kv_usage))
+
+
+def watch_store(metrics: Metrics, store: StoreView | None, leasing: LeasingView) -> None:
+    """How the store of several replicas does, and what is lent to this one. None: there is one replica, and no store."""
+
+    def blocks() -> Reading:
+        made: dict[tuple[str, ...], float] = {}
+        for rule, micros in leasing.lent():
+            key = (rule[0], rule[3])
+            made[key] = made.get(key, 0.0) + micros / 1e6
+        return list(made.items())
+
+    metrics.watch_value(families.STORE_DEGRADED, lambda: store is not None and store.degraded)
+    metrics.watch_value(families.STORE_REPLICAS, lambda: store.replicas if store is not None else 0)
+    metrics.watch(families.STORE_CALLS, lambda: list(store.calls.items()) if store is not None else [])
+    metrics.watch(families.STORE_BLOCK, blocks)
+    metrics.watch_value(families.STORE_PARKED, lambda: leasing.parked_total)
 
 
 def watch_quotas(metrics: Metrics, sums: Callable[[str], Iterable[tuple[tuple[str, str, str], float]]]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from gateway.telemetry import families, process
 from gateway.telemetry import render as text
 from gateway.telemetry.families import Family
-from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, Histogram
+from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, STORE_BOUNDS, Histogram
 from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.events import Cause
@@ -97,6 +97,7 @@ class Metrics:
 
     def __init__(self, *, models: Collection[str], version: str, tenants: int = MAX_TENANTS) -> None:
         self.loop_lag = Histogram(LAG_BOUNDS)
+        self.store_seconds = Histogram(STORE_BOUNDS)
         self._models = frozenset(models)
         self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
         self._timings: dict[tuple[str, str], _Timings] = {}  # (class, model)
@@ -218,6 +219,7 @@ class Metrics:
             (families.UPSTREAM_FAILURES, list(self._failures.items())),
             (families.USAGE_MISSING, [((), self.usage_missing)]),
             (families.LOOP_LAG, [((), self.loop_lag.state())]),
+            (families.STORE_SECONDS, [((), self.store_seconds.state())]),
         ]
         return counted + self._watched_samples()
 

@@ -18,15 +18,18 @@ EMPTY_S = 0.02  # at least so long nothing is asked of a limit that has nothing 
 
 
 class Block(Meter):
-    """The block of one limit. `marked` and `marked_s`: what was reserved in all when the store was last asked."""
+    """The block of one limit. `per_s` is what was reserved in a second before `marked_s`, when `marked` was in all."""
 
     __slots__ = (
         "alone",
+        "asked_s",
         "empty_until_s",
+        "looked_s",
         "marked",
         "marked_s",
         "mirror",
         "owed",
+        "per_s",
         "period",
         "policy",
         "replicas",
@@ -42,7 +45,8 @@ class Block(Meter):
         self.alone = False
         self.policy = ""  # what to do without the store
         self.empty_until_s = 0.0
-        self.marked, self.marked_s = 0, 0.0
+        self.marked, self.marked_s, self.per_s = 0, 0.0, 0.0
+        self.looked_s = self.asked_s = 0.0  # the last look, and the last one for which anything was reserved
         self.period = 0
 
     @classmethod
@@ -65,6 +69,7 @@ class Block(Meter):
     # ---- as any meter
 
     def look(self, now: float) -> int:
+        self.looked_s = now
         period = self.mirror.look(now)
         if period != self.period:  # what is left of the last period's is worth nothing
             self.period = period
@@ -83,6 +88,7 @@ class Block(Meter):
     def reserve(self, amount: int) -> None:
         self.held += amount
         self.reserved += amount
+        self.asked_s = self.looked_s
         self._take(amount)
 
     def settle(self, amount: int, actual: int, period: int, now: float) -> None:
@@ -129,9 +135,17 @@ class Block(Meter):
         self.alone = False
         self._weigh()
 
-    def mark(self, now: float) -> None:
-        """From here on demand is counted."""
-        self.marked, self.marked_s = self.reserved, now
+    def demand(self, now: float, least_s: float) -> float:
+        """What is reserved in a second, as far as it can be told over `least_s` and more."""
+        here = (self.reserved - self.marked) / max(now - self.marked_s, least_s)
+        return max(here, self.per_s)
+
+    def mark(self, now: float, least_s: float) -> None:
+        """Begin to count demand anew, if it was counted for long enough."""
+        passed_s = now - self.marked_s
+        if passed_s >= least_s:
+            self.per_s = (self.reserved - self.marked) / passed_s
+            self.marked, self.marked_s = self.reserved, now
 
     def _take(self, amount: int) -> None:
         beyond = amount - self.room
@@ -154,7 +168,7 @@ class Block(Meter):
         left = max(0, self.mirror.capacity - self.mirror.used)
         if not self.alone:
             self.used = self.capacity - self.room + self.owed
-            self.apart = left + self.owed
+            self.apart = min(self.used, left + self.owed)
             return
         self.apart = 0
         share = 0 if self.policy == "closed" else self.room + left // self.replicas

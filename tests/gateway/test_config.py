@@ -460,7 +460,7 @@ EXAMPLES = ROOT / "deploy" / "examples"
 
 @pytest.mark.parametrize("example", sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*/forebay.yaml")]), ids=str)
 def test_the_examples_are_valid_and_nothing_in_them_is_useless(example: Path) -> None:
-    loaded = load_document(example, {"FOREBAY_SALT": SALT})
+    loaded = load_document(example, {"FOREBAY_SALT": SALT, "FOREBAY_REDIS": "redis://redis:6379/0"})
     assert loaded.config.endpoints and not loaded.warnings
 
 

@@ -37,6 +37,7 @@ SAID = {  # http.md 11, row by row: status, anthropic status, type, code, retry 
     "quota_tokens": (429, 429, "rate_limit_error", "rate_limit_exceeded", (1, 60), False),
     "concurrency": (429, 429, "rate_limit_error", "concurrency_exceeded", (1, 1), False),
     "budget": (429, 429, "rate_limit_error", "insufficient_quota", None, False),
+    "quota_store": (503, 503, "server_error", "quota_store_unavailable", (1, 1), False),
     "queue_full": (429, 429, "rate_limit_error", "queue_full", (1, 60), False),
     "overloaded": (503, 529, "overloaded_error", "overloaded", (1, 60), False),
     "queue_timeout": (503, 529, "overloaded_error", "queue_timeout", (1, 60), False),

@@ -1,0 +1,179 @@
+"""Keeps the core and the store of several replicas in step, beside all requests (tenancy.md 8).
+
+  each sync_s, or as soon as somebody waits:  what the core wants  ->  one call for each owner  ->  events for the core
+
+The one task here makes all calls, one after the other: no request ever waits on one, and none can cut one short. When
+calls fail a breaker opens; then the core is told once that it is alone, and the store is tried again ever less often.
+With the first good answer every limit that was spent from meanwhile is told before anything else.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gateway import tasks
+from gateway.dispatcher import Dispatcher
+from gateway.store import Beat, Lent, Store, StoreError
+from gateway.store.breaker import Breaker
+from gateway.telemetry.log import EventLog
+from policies.events import QuotaGranted, QuotaReturned, StoreChanged
+from policies.leasing import Ask
+
+BEAT_S = 2.0
+MOST_AT_ONCE = 64  # limits of one owner in a call: a script holds up everybody else in Redis
+OPERATIONS, RESULTS = ("beat", "lend"), ("good", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a syncer works on. `scale` multiplies fixed times (tests)."""
+
+    store: Store
+    dispatcher: Dispatcher
+    events: EventLog
+    observe: Callable[[float], None]  # how long a call took
+    scale: float
+
+
+class Syncer:
+    """`replicas` that live, 0 while nobody has told; `degraded`: the store does not answer."""
+
+    def __init__(self, given: Given) -> None:
+        self.replicas = 0
+        self.degraded = False
+        self.calls = {(operation, result): 0 for operation in OPERATIONS for result in RESULTS}
+        self._store, self._dispatcher, self._events = given.store, given.dispatcher, given.events
+        self._observe = given.observe
+        self._breaker = Breaker(Random(), given.scale)
+        self._leasing = given.dispatcher.core.metering.leasing
+        self._beat_every_s = BEAT_S * given.scale
+        self._beat_s = 0.0  # the next one
+        self._wanted = asyncio.Event()
+        self._ending = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin. Needs a running loop."""
+        self._dispatcher.short = self._wanted.set
+        self._task = tasks.start(self._run(), "store")
+
+    async def close(self) -> None:
+        """Hand everything back and say goodbye, if the store listens."""
+        self._ending = True
+        self._wanted.set()
+        if self._task is not None:
+            await self._task
+        await self._store.close()
+
+    async def _run(self) -> None:
+        """Never cancelled: a call that was begun ends by itself, in time."""
+        while not self._ending:
+            await self._round()
+            await self._pause()
+        if not self._breaker.open and await self._lend(self._leasing.asks(time.monotonic(), leaving=True)):
+            with contextlib.suppress(StoreError):
+                await self._store.beat(leaving=True)
+
+    async def _pause(self) -> None:
+        """Until the next round, or until somebody waits for one; without the store nobody does."""
+        fleet = self._leasing.fleet
+        if fleet is None or (self._dispatcher.core.parked() and not self._breaker.open):
+            await asyncio.sleep(0)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), fleet.sync_s)
+
+    async def _round(self) -> None:
+        self._wanted.clear()
+        now = time.monotonic()
+        if not self._breaker.lets(now):
+            return
+        if (now >= self._beat_s or self._breaker.open) and not await self._beat(now):
+            return
+        await self._lend(self._leasing.asks(time.monotonic()))
+
+    async def _beat(self, now: float) -> bool:
+        beat = await self._called("beat", self._store.beat())
+        if not isinstance(beat, Beat):
+            return False
+        self._beat_s = now + self._beat_every_s
+        self._dispatcher.follow_clock(beat.time_s - time.time())
+        if self.degraded or beat.replicas != self.replicas:
+            self._tell(up=True, replicas=beat.replicas)
+        return True
+
+    async def _lend(self, asks: Iterable[Ask]) -> bool:
+        """Ask for everything; as soon as one call fails the rest waits for the next round."""
+        for group in _by_owner(asks):
+            for ask in group:
+                if ask.back:
+                    self._dispatcher.handle(_returned(ask))
+            lent = await self._called("lend", self._store.lend(group, max(1, self.replicas)))
+            if not isinstance(lent, Sequence):
+                return False
+            for ask, each in zip(group, lent, strict=True):
+                self._dispatcher.handle(_granted(ask, each))
+        return True
+
+    async def _called(self, operation: str, call: Awaitable[object]) -> object:
+        """What a call gives; None: it failed."""
+        began_s = time.monotonic()
+        try:
+            found = await call
+        except StoreError as error:
+            self._failed(operation, error)
+            return None
+        finally:
+            self._observe(time.monotonic() - began_s)
+        self.calls[operation, "good"] += 1
+        self._breaker.succeeded()
+        return found
+
+    def _failed(self, operation: str, error: StoreError) -> None:
+        self.calls[operation, "failed"] += 1
+        self._breaker.failed(time.monotonic())
+        if self._breaker.open and not self.degraded:
+            self._tell(up=False, replicas=self.replicas, cause=str(error))
+
+    def _tell(self, *, up: bool, replicas: int, cause: str = "") -> None:
+        """The core, and once for each change the log."""
+        changed = self.degraded is up
+        self.degraded, self.replicas = not up, replicas
+        fleet = self._leasing.fleet
+        known = replicas or (fleet.replicas if fleet is not None else 1)
+        self._dispatcher.handle(StoreChanged(up=up, replicas=known))
+        if not up:
+            self._events.warning("store lost", cause=cause, replicas=known)
+        elif changed:
+            self._events.info("store back", replicas=known)
+
+
+def _by_owner(asks: Iterable[Ask]) -> Iterator[list[Ask]]:
+    """Limits of one owner go in one call; owners in the order in which they come, at most MOST_AT_ONCE limits a call."""
+    groups: dict[tuple[str, str], list[Ask]] = {}
+    for ask in asks:
+        groups.setdefault((ask.tenant, "" if ask.tenant else ask.part), []).append(ask)
+    for group in groups.values():
+        for at in range(0, len(group), MOST_AT_ONCE):
+            yield group[at : at + MOST_AT_ONCE]
+
+
+def _returned(ask: Ask) -> QuotaReturned:
+    return QuotaReturned(scope=ask.scope, tenant=ask.tenant, part=ask.part, metric=ask.metric, amount=ask.back)
+
+
+def _granted(ask: Ask, lent: Lent) -> QuotaGranted:
+    return QuotaGranted(
+        scope=ask.scope,
+        tenant=ask.tenant,
+        part=ask.part,
+        metric=ask.metric,
+        granted=lent.granted,
+        reported=ask.owed,
+        used=lent.used,
+        written_off=lent.written_off,
+        wait_s=lent.wait_s,
+    )

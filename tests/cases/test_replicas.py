@@ -1,0 +1,217 @@
+"""Several replicas over a real Redis: rows 18, 34, 35 and 36 of the tenancy table, cases C052 to C055."""
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from tests.kit import wire
+from tests.kit.fleet import Fleet, fleet
+from tests.kit.invariants import conserved
+from tests.kit.processes import until_async
+from tests.kit.redis import needs_redis
+from tests.kit.stage import paced, quantile
+from tests.kit.tenants import tenant
+
+pytestmark = [needs_redis, pytest.mark.serial]
+
+
+def exact(tokens: int, output: int = 30) -> Any:
+    """An engine that uses what was reserved."""
+    return lambda seen: [wire.json_answer(wire.body("completions", "x", prompt=tokens, output=output))]
+
+
+async def flood(made: Fleet, tries: int, *, at_once: int = 8, **more: Any) -> Counter[int]:
+    """So many requests, spread over the replicas. How many had which status."""
+    found = Counter[int]()
+    numbers = iter(range(tries))
+
+    async def one() -> None:
+        for number in numbers:
+            answer = await made.ask(number % len(made.replicas), **more)
+            found[answer.status] += 1
+
+    await asyncio.gather(*(one() for _ in range(at_once)))
+    return found
+
+
+async def settled(made: Fleet, replicas: int) -> None:
+    """Every replica knows of the others."""
+
+    async def known() -> bool:
+        return await made.sum("forebay_store_replicas") == replicas * replicas
+
+    await until_async(known, 10.0, "replicas do not know of each other")
+
+
+async def test_row_18_a_budget_is_spent_to_the_last_unit_and_not_beyond(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"tpd": 100_000})], replicas=4) as made:
+        made.engine.answer = exact(70)
+        found = await flood(made, 5_000, tokens=70)
+        assert found == {200: 1_000, 429: 4_000}
+        assert sum(b"completions" in seen.head for seen in made.engine.seen) == 1_000
+        assert await made.sum("forebay_quota_held_units") == 0
+
+
+async def test_rates_hold_for_all_replicas_together_and_few_requests_wait_for_them(tmp_path: Path) -> None:
+    """C053: with limits of their own they would let twice as many pass."""
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 1200, "burst_s": 30})]) as made:
+        began_s = time.monotonic()
+        found = await flood(made, 1_500)
+        most = 600 + 20 * (time.monotonic() - began_s) + 1
+        assert 600 <= found[200] <= most
+        assert await made.sum("forebay_store_degraded") == 0
+
+
+async def test_parked_requests_are_few_under_a_steady_load(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 60_000})]) as made:
+        await settled(made, 2)
+        answers = [await made.ask(number % 2) async for number in paced(100, 4)]
+        assert {answer.status for answer in answers} == {200}
+        before = await made.sum("forebay_store_parked_total")
+        assert before <= 0.02 * len(answers) + 4  # the first of each replica has nothing to spend yet
+        told = answers[-1].header("x-ratelimit-remaining-requests")
+        assert told is not None
+        assert 59_000 < int(told) <= 60_000
+
+
+async def test_row_34_a_frozen_redis_fails_nobody_and_each_policy_holds(tmp_path: Path) -> None:
+    tenants = [
+        tenant("acme", limits={"rpm": 60_000}),
+        tenant("shut", limits={"rpm": 60_000}, on_store_down="closed"),
+        tenant("wide", limits={"rpm": 6, "burst_s": 10}, on_store_down="open"),
+    ]
+    async with fleet(tmp_path, tenants) as made:
+        await settled(made, 2)
+        usual = await timed(made, 3)
+        made.redis.process.signal(signal.SIGSTOP)
+        frozen = await timed(made, 6)
+        assert frozen < usual + 0.06
+        refused = await made.ask(0, "shut")
+        assert (refused.status, refused.header("retry-after")) == (503, "1")
+        assert refused.header("x-forebay-reason") == "quota_store"
+        assert b'"quota_store_unavailable"' in refused.body
+        assert {(await made.ask(0, "wide")).status for _ in range(20)} == {200}
+        assert (await made.ask(0)).header("x-forebay-limits") == "degraded"
+        assert await made.sum("forebay_store_degraded") == 2
+        made.redis.process.signal(signal.SIGCONT)
+        await healed(made)
+        assert (await made.ask(0, "shut")).status == 200
+        answer = await made.ask(0)
+        assert (answer.status, answer.header("x-forebay-limits")) == (200, None)
+        await made.replicas[0].stop()
+        await made.replicas[1].stop()
+        for replica in made.replicas:
+            assert replica.stderr().count(b'"store lost"') == 1
+            assert replica.stderr().count(b'"store back"') == 1
+
+
+async def timed(made: Fleet, seconds: float) -> float:
+    """The 99th percentile under a load on both replicas, all of it served."""
+    took: list[float] = []
+
+    async def one(number: int) -> None:
+        began_s = time.monotonic()
+        assert (await made.ask(number % 2)).status == 200
+        took.append(time.monotonic() - began_s)
+
+    async with asyncio.TaskGroup() as group:
+        async for number in paced(100, seconds):
+            group.create_task(one(number))
+    return quantile(took, 0.99)
+
+
+async def healed(made: Fleet) -> None:
+    async def good() -> bool:
+        return await made.sum("forebay_store_degraded") == 0
+
+    await until_async(good, 40.0, "the store is not back")
+
+
+async def test_row_35_without_redis_replicas_share_the_limit_by_their_number(tmp_path: Path) -> None:
+    """Scaled: 10 of 30 seconds, at ten times the rate."""
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 3000, "burst_s": 1})], replicas=3) as made:
+        await settled(made, 3)
+        passed: list[float] = []
+
+        async def load(until_s: float) -> None:
+            while time.monotonic() < until_s:
+                for replica in range(3):
+                    if (await made.ask(replica)).status == 200:
+                        passed.append(time.monotonic())
+                await asyncio.sleep(0.003)
+
+        await load(time.monotonic() + 4)
+        made.redis.process.kill()
+        began_s = time.monotonic()
+        await load(began_s + 10)
+        assert await made.sum("forebay_store_degraded") == 3
+        without = sum(began_s <= at for at in passed)
+        assert 400 < without <= 550 + 50  # 500 by the rate, a burst of 50, and a tenth
+        await made.redis.start()
+        await load(time.monotonic() + 1)
+        await healed(made)
+        assert (await made.ask(0)).header("x-forebay-limits") is None
+
+
+async def test_row_36_a_redis_that_forgets_everything_fails_nobody(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 600, "burst_s": 60})]) as made:
+        client = Redis.from_url(made.redis.url)
+        await settled(made, 2)
+        found = await flood(made, 200)
+        await client.script_flush()
+        found += await flood(made, 200)
+        await client.flushall()
+        found += await flood(made, 800)
+        await client.aclose()
+        assert set(found) == {200, 429}
+        assert 600 <= found[200] <= 600 + 2 * 100 + 150  # a block of each replica, and what drained meanwhile
+
+
+async def test_blocks_go_back_when_nobody_needs_them_and_when_a_replica_ends(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"tpd": 10_000})]) as made:
+        made.engine.answer = exact(10)
+        assert (await made.ask(0)).status == 200
+
+        async def none() -> bool:
+            return await made.sum("forebay_store_block_units") == 0
+
+        await until_async(none, 5.0, "a block was kept")
+        assert (await made.ask(0)).status == 200
+        assert made.replicas[0].child is not None
+        await made.replicas[0].child.stop(20.0)
+        for connection in made.idle.pop(0):
+            connection.close()
+        client = Redis.from_url(made.redis.url, decode_responses=True)
+        assert await client.hget("fb:{t:acme}:q:tenant.tpd", "u") == "80"
+        assert await client.zcard("fb:{fleet}:replicas") == 1
+        await client.aclose()
+
+
+async def test_a_store_that_is_not_there_at_the_start_does_not_keep_a_gateway_from_serving(tmp_path: Path) -> None:
+    nowhere = {"url": f"unix://{tmp_path}/none", "expected_replicas": 2}
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 20})], redis=nowhere) as made:
+        found = Counter([(await made.ask(0)).status for _ in range(15)])
+        assert found == {200: 10, 429: 5}
+
+
+async def test_who_leaves_while_it_is_parked_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 60_000})], replicas=1) as made:
+        made.redis.process.signal(signal.SIGSTOP)
+        jobs = [asyncio.create_task(made.ask(0)) for _ in range(20)]
+        await asyncio.sleep(0.03)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        made.redis.process.signal(signal.SIGCONT)
+
+        async def quiet() -> bool:
+            return await made.sum("forebay_quota_held_units") + await made.sum("forebay_requests_inflight") == 0
+
+        await until_async(quiet, 5.0, "something is still held")
+        assert conserved(await made.replicas[0].metrics()) == []

@@ -1,0 +1,79 @@
+"""Several replicas of a gateway over one Redis, with one scripted engine behind them all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.kit import wire
+from tests.kit.gateway import Gateway, config
+from tests.kit.http_reader import Response
+from tests.kit.raw_client import Connection, connect
+from tests.kit.redis import RedisServer
+from tests.kit.script_engine import ScriptEngine
+from tests.kit.tenants import bearer
+
+SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
+
+
+@dataclass(slots=True)
+class Fleet:
+    """`ask(n)` goes to the n-th replica, on a connection that is kept."""
+
+    redis: RedisServer
+    engine: ScriptEngine
+    replicas: Sequence[Gateway]
+    idle: dict[int, list[Connection]] = field(default_factory=dict)
+
+    async def ask(self, replica: int, tenant: str = "acme", *, tokens: int = 10, **more: Any) -> Response:
+        """A prompt of so many tokens exactly; the answer may have 30."""
+        body = {"prompt": list(range(tokens)), "max_tokens": 30, **more}
+        message = wire.request("/v1/completions", {"model": "m", **body}, extra=[bearer(tenant)])
+        waiting = self.idle.setdefault(replica, [])
+        connection = waiting.pop() if waiting else await connect(self.replicas[replica].port)
+        try:
+            await connection.send(message)
+            answer = await connection.response(30.0)
+        except BaseException:
+            connection.reset()
+            raise
+        if answer.header("connection") == "close":
+            connection.close()
+        else:
+            waiting.append(connection)
+        return answer
+
+    async def sum(self, name: str, **labels: str) -> float:
+        """Of all replicas that run."""
+        running = [each for each in self.replicas if each.child is not None and not each.child.exited]
+        return sum([(await each.metrics()).sum(name, **labels) for each in running])
+
+    def close(self) -> None:
+        for waiting in self.idle.values():
+            for connection in waiting:
+                connection.close()
+
+
+@asynccontextmanager
+async def fleet(
+    directory: Path, tenants: Sequence[Mapping[str, Any]], *, replicas: int = 2, redis: Any = None, **changes: Any
+) -> AsyncIterator[Fleet]:
+    """`redis` is merged into that section. Timers are not scaled."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(RedisServer(directory))
+        engine = await stack.enter_async_context(ScriptEngine())
+        fixed = {
+            "redis": {"url": server.url, "expected_replicas": replicas, **(redis or {})},
+            "isolation": SALT,
+            "timeouts": {"scale": 1},
+        }
+        gateways = [
+            Gateway(config([engine.url], **{**fixed, **changes}), directory, name=f"replica{at}", tenants=tenants)
+            for at in range(replicas)
+        ]
+        made = Fleet(server, engine, gateways)
+        stack.callback(made.close)
+        await asyncio.gather(*(stack.enter_async_context(each) for each in gateways))
+        yield made
