@@ -96,6 +96,7 @@ class Endpoint:
     `context_tokens` and `step_tokens` (the engine's budget of one step) 0 means unknown. `long_lanes`: how many long
     prompts without a first token it may hold; `long_prefill_cap`: the most tokens of one prompt that the engine puts
     into a step beside others (vLLM's `--long-prefill-token-threshold`; 0: no cap, a long prompt fills every step).
+    So many `replicas` of the gateway send to it, and each keeps to its part of every bound (tenancy.md 8.4).
     """
 
     name: str
@@ -110,6 +111,7 @@ class Endpoint:
     kv_tokens: int = 0
     context_tokens: int = 0
     step_tokens: int = 0
+    replicas: int = 1
 
 
 @record

@@ -5,7 +5,8 @@ reported. So counts are exact, ours, and never negative (llm-d-router#1739). Pre
 rest: when the first token shows that the engine has computed them.
 
 What an engine says of itself corrects these counts and never leads: it adds what is not ours (other gateways, direct
-callers), and where its KV cache is fuller than we thought.
+callers), and where its KV cache is fuller than we thought. Replicas of one gateway have a part of every bound each; what
+the engine says counts against a part only where it exceeds the parts of the others.
 """
 
 from policies.events import LoadObserved
@@ -42,6 +43,7 @@ class Load:
         "gap_s",
         "kv_bound",
         "kv_extra",
+        "kv_theirs",
         "kv_tokens",
         "lanes",
         "long_tokens",
@@ -58,6 +60,7 @@ class Load:
         "speed",
         "step_tokens",
         "takes_long",
+        "theirs",
         "up",
         "watchers",
     )
@@ -91,10 +94,12 @@ class Load:
         if endpoint.prefill_tokens_per_s != self.endpoint.prefill_tokens_per_s:
             self.speed = max(1.0, endpoint.prefill_tokens_per_s)
         self.endpoint = endpoint
-        self.room_seqs = endpoint.max_seqs - (MARGIN_SEQS if endpoint.max_seqs >= MARGIN_FROM_SEQS else 0)
-        self.max_prefill_tokens = endpoint.max_prefill_tokens
-        self.lanes = endpoint.long_lanes if self.takes_long else 0
-        self.kv_bound = int(endpoint.kv_tokens * KV_RATIO)
+        room = endpoint.max_seqs - (MARGIN_SEQS if endpoint.max_seqs >= MARGIN_FROM_SEQS else 0)
+        self.room_seqs = part(room, endpoint.replicas)
+        self.theirs = room - self.room_seqs  # sequences that the other replicas may have there
+        self.max_prefill_tokens = self._most_prefill()
+        self.let_take_long(self.takes_long)
+        self._bound_kv(endpoint.kv_tokens)
         self.step_tokens = min(STEP_TOKENS, endpoint.step_tokens or endpoint.max_prefill_tokens)
 
     def learn(self, tokens: int, sent_s: float, now: float) -> None:
@@ -110,7 +115,7 @@ class Load:
 
     def observe(self, seen: LoadObserved, now: float) -> None:
         """Take what the engine said. Whatever we sent since is in our own counts already."""
-        foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences))
+        foreign = max(0, seen.running + seen.waiting - max(self.peak, self.sequences) - self.theirs)
         self.foreign += (foreign - self.foreign) * FOREIGN_WEIGHT
         self.peak = self.sequences
         gap_s = now - self.seen_s if self.seen_s else 0.0
@@ -118,8 +123,8 @@ class Load:
         self.seen_s = now
         total = seen.kv_tokens or self.endpoint.kv_tokens
         if seen.kv_usage is not None and total:
-            self.kv_bound = int(total * KV_RATIO)
-            self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens)
+            self._bound_kv(total)
+            self.kv_extra = max(0, int(seen.kv_usage * total) - self.kv_tokens - self.kv_theirs)
         self._press(seen.waiting, now)
 
     def forget_stale_sight(self, now: float) -> bool:
@@ -134,11 +139,24 @@ class Load:
     def let_take_long(self, takes_long: bool) -> None:
         """Whether it may take long prompts from now on; those it has stay."""
         self.takes_long = takes_long
-        self.lanes = self.endpoint.long_lanes if takes_long else 0
+        lanes = self.endpoint.long_lanes
+        self.lanes = part(lanes, self.endpoint.replicas) if takes_long and lanes else 0
+
+    def _bound_kv(self, total: int) -> None:
+        """Of a KV cache of so many tokens, what is given out here, and what the other replicas may give out."""
+        bound = int(total * KV_RATIO)
+        self.kv_bound = bound // self.endpoint.replicas
+        self.kv_theirs = bound - self.kv_bound
+
+    def _most_prefill(self) -> int:
+        """Our part of the bound, but a whole step: less would leave every step half empty."""
+        endpoint = self.endpoint
+        step = min(endpoint.max_prefill_tokens, endpoint.step_tokens or STEP_TOKENS)
+        return max(step, endpoint.max_prefill_tokens // endpoint.replicas)
 
     def _press(self, waiting: int, now: float) -> None:
         """An engine that queues what we hold back to a step's worth gets less; later it gets more again."""
-        most = self.endpoint.max_prefill_tokens
+        most = self._most_prefill()
         self.pressed = self.pressed + 1 if waiting > 0 and self.prefill_tokens <= self.max_prefill_tokens else 0
         if self.pressed >= PRESSED_SIGHTS:
             self.pressed = 0
@@ -155,11 +173,16 @@ class Load:
             up=self.up,
             sequences=self.sequences,
             prefill_tokens=self.prefill_tokens,
-            max_seqs=self.endpoint.max_seqs,
+            max_seqs=part(self.endpoint.max_seqs, self.endpoint.replicas),
             max_prefill_tokens=self.max_prefill_tokens,
             kv_tokens=self.kv_tokens,
             prefill_tokens_per_s=self.speed,
         )
+
+
+def part(bound: int, replicas: int) -> int:
+    """What one of so many replicas may use of a bound: an equal part, and one at least."""
+    return max(1, bound // replicas)
 
 
 class Attempt:

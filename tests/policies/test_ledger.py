@@ -3,7 +3,7 @@
 import pytest
 
 from policies.core import Core, InvariantError
-from policies.events import Cause, Outcome, Tick
+from policies.events import Cause, LoadObserved, Outcome, Tick
 from policies.state.ledger import Load
 from tests.policies.given import World, endpoint
 
@@ -238,3 +238,45 @@ def test_a_first_token_that_is_told_twice_teaches_once() -> None:
 def test_nothing_happens_before_the_settings_are_known() -> None:
     with pytest.raises(InvariantError, match="SettingsChanged"):
         Core().handle(Tick(), 0.0)
+
+
+# ---- replicas: each has its part of every bound
+
+
+@pytest.mark.parametrize(
+    ("replicas", "seqs", "prefill", "lanes", "room", "most", "long"),
+    [
+        (1, 64, 8192, 2, 60, 8192, 2),
+        (2, 64, 8192, 2, 30, 4096, 1),
+        (3, 64, 8192, 1, 20, 2730, 1),
+        (4, 8, 2048, 0, 2, 2048, 0),  # never less than a step of prefill
+        (16, 8, 1024, 3, 1, 1024, 1),  # nor less than one sequence, nor a lane where there is one
+    ],
+)
+def test_a_replica_uses_its_part_of_an_endpoints_bounds(
+    replicas: int, seqs: int, prefill: int, lanes: int, room: int, most: int, long: int
+) -> None:
+    load = Load(endpoint("x", seqs=seqs, prefill=prefill, long_lanes=lanes, replicas=replicas, kv_tokens=10_000))
+    assert (load.room_seqs, load.max_prefill_tokens, load.lanes) == (room, most, long)
+    assert load.kv_bound == 9_000 // replicas
+
+
+def test_what_other_replicas_may_have_there_is_not_foreign() -> None:
+    load = Load(endpoint("x", seqs=40, replicas=2, kv_tokens=10_000))
+    for at in range(1, 60):
+        load.observe(LoadObserved(endpoint="x", observed_s=at, running=20, waiting=0, kv_usage=0.45), at)
+    assert (load.foreign, load.kv_extra) == (0.0, 0)
+    for at in range(60, 120):
+        load.observe(LoadObserved(endpoint="x", observed_s=at, running=27, waiting=0, kv_usage=0.65), at)
+    assert load.foreign == pytest.approx(7.0, abs=0.01)
+    assert load.kv_extra == 2_000
+
+
+def test_an_engine_that_presses_a_replica_gets_its_part_again_and_no_more() -> None:
+    load = Load(endpoint("x", prefill=8192, step_tokens=2048, replicas=2))
+    for at in range(1, 4):
+        load.observe(LoadObserved(endpoint="x", observed_s=at, running=0, waiting=5), at)
+    assert load.max_prefill_tokens < 4096
+    for at in range(1, 60):
+        load.observe(LoadObserved(endpoint="x", observed_s=20.0 * at, running=0, waiting=0), 20.0 * at)
+    assert load.max_prefill_tokens == 4096
