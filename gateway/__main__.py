@@ -81,16 +81,54 @@ def _options(
 def serve(
     config: ConfigOption,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration; start nothing.")] = False,
+    workers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Processes on the port.")] = 1,
+    worker: Annotated[str, typer.Option(hidden=True, help="Of a supervisor for its workers.")] = "",
 ) -> None:
     """Run the gateway until SIGTERM, which drains it."""
     loaded = _load(config)
+    if worker:
+        raise typer.Exit(_serve_as(worker, loaded))
     _warn(loaded)
+    _refuse_without_store(loaded, workers)
     if check:
         typer.echo(_all_well(loaded))
         return
+    raise typer.Exit(_serve(loaded, workers))
+
+
+def _serve(loaded: "Loaded", workers: int) -> int:
+    if workers > 1:
+        from gateway.workers.supervisor import serve as supervise
+
+        return supervise(loaded, workers)
     from gateway.app import serve as run
 
-    raise typer.Exit(run(loaded))
+    return run(loaded)
+
+
+def _serve_as(worker: str, loaded: "Loaded") -> int:
+    from gateway.app import serve as run
+    from gateway.config.changes import fixed_checksum
+    from gateway.replica import Replica
+
+    replica = Replica.parse(worker)
+    if fixed_checksum(loaded.config) != replica.fixed:
+        changed = f"{loaded.file} has changes that only a restart can take over"
+        typer.echo(
+            f"forebay: worker {replica.index} waits for those files or for a restart of all: {changed}", err=True
+        )
+        return CONFIG_ERROR
+    return run(loaded, replica)
+
+
+def _refuse_without_store(loaded: "Loaded", workers: int) -> None:
+    from gateway.workers.needed import missing
+
+    errors = missing(loaded, workers)
+    for error in errors:
+        typer.echo(str(error), err=True)
+    if errors:
+        raise typer.Exit(CONFIG_ERROR)
 
 
 @config_app.command("check")

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as installed_version
@@ -15,7 +13,7 @@ import uvloop
 from gateway import assembly, tasks
 from gateway.admin.access import Access
 from gateway.admin.app import make_app
-from gateway.admin.listener import Listener, listen
+from gateway.admin.listener import Listener, listen, listen_privately
 from gateway.admin.operations import Configured, Phase, Reloaded
 from gateway.backends import Backends
 from gateway.config import Loaded
@@ -27,9 +25,10 @@ from gateway.http.server import Server
 from gateway.http.shared import Shared
 from gateway.pipeline import Pipeline
 from gateway.reload import Live, Reloader
+from gateway.replica import Line, Replica, replicas
 from gateway.roster import Roster
 from gateway.services import Services
-from gateway.telemetry import families
+from gateway.telemetry import families, snapshot
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
 from gateway.telemetry.live import (
@@ -38,14 +37,15 @@ from gateway.telemetry.live import (
     watch_engines,
     watch_feeds,
     watch_flows,
+    watch_logs,
     watch_probes,
     watch_quotas,
+    watch_readiness,
     watch_reloads,
     watch_store,
+    watch_upstream,
 )
-from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sink import Sink
 from gateway.tenants import Tenants, Throttle
 from gateway.usage import Sums
 from policies.core import Core
@@ -59,21 +59,22 @@ LAST_WORDS_S = 1.0
 GARBAGE = 20_000  # objects; a request leaves no cycles behind, so there is little to find
 
 
-def serve(loaded: Loaded) -> int:
-    """Run a gateway until it is told to stop; returns the exit status."""
+def serve(loaded: Loaded, replica: Replica | None = None) -> int:
+    """Run a gateway until it is told to stop; returns the exit status. `replica`: it is one of several on its port."""
     assembly.raise_fd_limit()
     gc.freeze()  # what is loaded by now stays: collections need not walk it
     gc.set_threshold(GARBAGE, 20, 50)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Gateway(loaded).run())
+        return runner.run(Gateway(loaded, replica).run())
 
 
 class Gateway:
     """One gateway process."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, replica: Replica | None = None) -> None:
         self._loaded = loaded
-        self._began = assembly.prepare(loaded.config)
+        self._replica, self._line = replica, Line(replica)
+        self._began = assembly.prepare(loaded.config, replicas(replica))
         self._version = installed_version("forebay")
         self._phase: Phase = "starting"
         self._stop = asyncio.Event()
@@ -82,18 +83,17 @@ class Gateway:
 
     def _build(self) -> None:
         config = self._began.config
-        self._lines, self._notes = Sink(1, name="access"), Sink(2, name="events")
-        self._events = EventLog(self._notes, level=config.telemetry.log_level, log_format=config.telemetry.log_format)
+        self._lines, self._notes, self._events = assembly.open_logs(config, self._replica)
         self._metrics = Metrics(
             models=list(config.models), version=self._version, tenants=config.telemetry.tenant_labels
         )
         self._core = Core()
-        self._recorder = assembly.open_journal(config)
+        self._recorder = assembly.open_journal(config, self._replica)
         self._explain = Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
-        self._lengths = assembly.length_file(config, self._core, self._events)
+        self._lengths = assembly.length_file(config, self._core, self._events, self._replica)
         self._syncer = assembly.open_store(self._began, self._dispatcher, self._events, self._metrics)
-        self._roster = Roster(config, self._began.timers, self._dispatcher, self._events)
+        self._roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._began.replicas)
         self._backends = Backends(config, self._version, self._roster.suspect)
         self._services = Services(
             dispatcher=self._dispatcher,
@@ -132,6 +132,7 @@ class Gateway:
             self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
         listener = await self._listen()
         if listener is None:
+            self._line.close()
             self._close_logs()
             return 1
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -146,6 +147,8 @@ class Gateway:
         sweeper = tasks.start(self._sweep(), "sweep")
         sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
         self._phase, self._services.ready = "serving", True
+        self._line.watch(lambda: self.start_drain("the end of the supervisor"))
+        self._line.say("serving")
         try:
             await self._stop.wait()
             await self._drain()
@@ -157,32 +160,31 @@ class Gateway:
 
     async def _listen(self) -> Listener | None:
         config = self._began.config
-        app = make_app(self, self._access, version=self._version)
         try:
-            listener = await listen(app, config.admin.host, config.admin.port)
+            listener = await self._listen_to_operators()
         except OSError as error:
-            self._cannot_listen("admin", config.admin.host, config.admin.port, error)
+            assembly.cannot_listen(self._loaded, "admin", error)
             return None
         try:
-            await self._server.listen(config.listen.host, config.listen.port, self._tls)
+            shared = self._replica is not None
+            await self._server.listen(config.listen.host, config.listen.port, self._tls, shared_port=shared)
         except OSError as error:
             await listener.close()
-            self._cannot_listen("listen", config.listen.host, config.listen.port, error)
+            assembly.cannot_listen(self._loaded, "listen", error)
             return None
         self._events.info(
             "listening",
             data=f"{config.listen.host}:{config.listen.port}",
-            admin=f"{config.admin.host}:{listener.port}",
+            admin=listener.where,
             version=self._version,
         )
         return listener
 
-    def _cannot_listen(self, section: str, host: str, port: int, error: OSError) -> None:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        sys.stderr.write(
-            f"forebay: cannot listen on {host}:{port}: {reason}.\n"
-            f"Set another {section}.port in {self._loaded.file}, or stop what uses this one.\n"
-        )
+    async def _listen_to_operators(self) -> Listener:
+        """On the admin port, or for the supervisor that has it."""
+        admin, replica = self._began.config.admin, self._replica
+        app = make_app(self, self._access, version=self._version, summed=replica is not None)
+        return await (listen_privately(app, replica.address) if replica else listen(app, admin.host, admin.port))
 
     async def _sweep(self) -> None:
         while True:
@@ -232,6 +234,7 @@ class Gateway:
 
     async def _shut(self, listener: Listener) -> None:
         self._services.ready = False
+        self._line.close()
         self._server.stop_accepting()
         self._server.abort()
         await self._roster.close()
@@ -305,11 +308,16 @@ class Gateway:
         if self._phase != "draining":
             self._events.info("drain asked for", by=by)
             self._phase, self._services.ready = "draining", False
+            self._line.say("draining")
             self._stop.set()
 
     def render_metrics(self) -> Iterator[bytes]:
         """The exposition, in pieces."""
         return self._metrics.chunks()
+
+    def snapshot(self) -> bytes:
+        """The same, to be added up."""
+        return snapshot.encode(self._metrics.snapshot())
 
     def _watch(self) -> None:
         metrics, services = self._metrics, self._services
@@ -328,18 +336,11 @@ class Gateway:
         metrics.watch_value(families.REQUESTS_INFLIGHT, lambda: len(services.runs) - self._core.totals().queued)
         metrics.watch_value(families.ATTEMPTS_OPEN, metrics.attempts_open)
         metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._shared.connections))
-        metrics.watch(families.UPSTREAM_CONNECTIONS, self._connections)
-        metrics.watch_value(families.READY, lambda: services.ready)
-        metrics.watch(
-            families.LOG_DROPPED,
-            lambda: [(("access",), self._lines.dropped), (("events",), self._notes.dropped)],
-        )
+        watch_upstream(metrics, self._backends.counts)
+        watch_readiness(metrics, lambda: services.ready)
+        watch_logs(metrics, {"access": self._lines, "events": self._notes})
         metrics.watch_value(families.JOURNAL_DROPPED, lambda: self._recorder.dropped if self._recorder else 0)
         metrics.watch_value(families.TASKS, tasks.running)
-
-    def _connections(self) -> list[tuple[tuple[str, ...], float]]:
-        opened, idle = self._backends.counts()
-        return [(("busy",), opened - idle), (("idle",), idle)]
 
     def _report_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

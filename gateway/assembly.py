@@ -5,24 +5,28 @@ thread, so that the swap itself (`reload.py`) only hands over what is there.
 """
 
 import contextlib
+import os
 import resource
 import secrets
+import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Literal
 
 from gateway import describe
 from gateway.backends import served_models
-from gateway.config import Config, Timers
+from gateway.config import Config, Loaded, Timers
 from gateway.dispatcher import Dispatcher, Record
 from gateway.explain import Explain
 from gateway.http.head import Limits
 from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
 from gateway.relay.end import Rules
+from gateway.replica import Replica, own_file, part_of
 from gateway.services import Terms
 from gateway.syncer import Given, Syncer
 from gateway.telemetry.log import EventLog
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sink import Sink
 from gateway.tenants import make_book
 from policies.core import Core
 from policies.decisions import Decision
@@ -44,9 +48,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A configuration, and what was made of it. `checksum` is the same where the values in force are the same."""
+    """A configuration, and what was made of it for one of `replicas` processes. `checksum` is the same where the values in
+    force are the same."""
 
     config: Config
+    replicas: int
     checksum: str
     settings: Settings
     timers: Timers
@@ -55,12 +61,13 @@ class Prepared:
     bounds: Bounds
 
 
-def prepare(config: Config) -> Prepared:
-    """Everything that a running gateway takes from its configuration."""
-    timers, settings = config.timers(), config.settings(SEED)
+def prepare(config: Config, replicas: int) -> Prepared:
+    """Everything that one of so many running processes takes from its configuration."""
+    timers, settings = config.timers(), part_of(config.settings(SEED), replicas)
     forward = tuple(name.encode() for name in config.upstream.forward_headers)
     return Prepared(
         config=config,
+        replicas=replicas,
         checksum=config.checksum(),
         settings=settings,
         timers=timers,
@@ -84,18 +91,43 @@ def prepare(config: Config) -> Prepared:
     )
 
 
-def open_journal(config: Config) -> Recorder | None:
+def open_journal(config: Config, replica: Replica | None) -> Recorder | None:
     """The journal that the configuration asks for."""
     path = config.telemetry.journal
     if path is None:
         return None
-    return Recorder(Path(path), SEED, config.checksum())
+    return Recorder(own_file(path, replica), SEED, config.checksum())
 
 
-def length_file(config: Config, core: Core, events: EventLog) -> LengthFile | None:
+def length_file(config: Config, core: Core, events: EventLog, replica: Replica | None) -> LengthFile | None:
     """The memory of lengths that the configuration asks for."""
     path = config.length.state_file
-    return LengthFile(Path(path), core.lengths, events, config.timeouts.scale) if path is not None else None
+    if path is None:
+        return None
+    return LengthFile(own_file(path, replica), core.lengths, events, config.timeouts.scale)
+
+
+def open_logs(config: Config, replica: Replica | None) -> tuple[Sink, Sink, EventLog]:
+    """Where the access log goes, where events go, and their log. Several processes write to the same two."""
+    lines, notes = (Sink(fd, name=name, shared=replica is not None) for fd, name in ((1, "access"), (2, "events")))
+    telemetry = config.telemetry
+    events = EventLog(
+        notes,
+        level=telemetry.log_level,
+        log_format=telemetry.log_format,
+        always={} if replica is None else {"worker": replica.index},
+    )
+    return lines, notes, events
+
+
+def cannot_listen(loaded: Loaded, section: Literal["admin", "listen"], error: OSError) -> None:
+    """Tell an operator that the address of a section is taken."""
+    place = loaded.config.admin if section == "admin" else loaded.config.listen
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    sys.stderr.write(
+        f"forebay: cannot listen on {place.host}:{place.port}: {reason}.\n"
+        f"Set another {section}.port in {loaded.file}, or stop what uses this one.\n"
+    )
 
 
 def open_store(began: Prepared, dispatcher: Dispatcher, events: EventLog, metrics: Metrics) -> Syncer | None:

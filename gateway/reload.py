@@ -176,7 +176,7 @@ class Reloader:
                 wrong = [loaded.error(problem) for problem in need_restart(old, config)]
                 if wrong:
                     raise ConfigErrors(wrong)
-                return prepare(config)
+                return prepare(config, self.current.replicas)
         except ConfigErrors:
             raise
         except Exception as error:

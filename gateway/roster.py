@@ -23,9 +23,12 @@ from policies.types import Endpoint
 class Roster:
     """All endpoints of a configuration, looked after from `start` to `close`."""
 
-    def __init__(self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog) -> None:
+    def __init__(
+        self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog, replicas: int = 1
+    ) -> None:
         self._config = config
-        self._endpoints = {endpoint.name: endpoint.described() for endpoint in config.endpoints}
+        self._replicas = replicas
+        self._endpoints = self._described(config)
         self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
         self._leaving: dict[str, Endpoint] = {}  # by URL: removed, and requests still run there
         self._dispatcher = dispatcher
@@ -61,7 +64,7 @@ class Roster:
             if name not in kept:
                 self._remove(name)
         self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
-        known, self._endpoints = self._endpoints, {each.name: each.described() for each in config.endpoints}
+        known, self._endpoints = self._endpoints, self._described(config)
         self._directory.change(self._endpoints, [name for name in self._endpoints if name not in kept])
         self._prober.change(_probe_targets(config), timers.probe_s)
         self._scraper.change(_scrape_targets(config), timers.scrape_s)
@@ -103,6 +106,10 @@ class Roster:
     def feeds(self) -> Iterator[Feed]:
         """What engines have published of their KV caches."""
         return self._kv_events.feeds()
+
+    def _described(self, config: Config) -> dict[str, Endpoint]:
+        """Every endpoint with the operator's bounds, of which each replica uses its part."""
+        return {each.name: replace(each.described(), replicas=self._replicas) for each in config.endpoints}
 
     def _remove(self, name: str) -> None:
         self._events.info("endpoint removed", endpoint=name)

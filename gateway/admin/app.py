@@ -21,17 +21,25 @@ VERSION = web.AppKey("version", str)
 STARTED_S = web.AppKey("started_s", float)
 
 
-def make_app(operations: Operations, access: Access, *, version: str = "") -> web.Application:
-    """The application over a running gateway."""
+def bare_app() -> web.Application:
+    """An application without a path, whose errors are JSON and which says nothing of its making."""
     app = web.Application(middlewares=[_as_json], client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(_name_no_versions)
+    return app
+
+
+def make_app(operations: Operations, access: Access, *, version: str = "", summed: bool = False) -> web.Application:
+    """The application over a running gateway. `summed`: a supervisor asks, and adds its numbers to those of others."""
+    app = bare_app()
     app[OPERATIONS] = operations
     app[ACCESS] = access
     app[VERSION] = version
     app[STARTED_S] = time.monotonic()
-    app.on_response_prepare.append(_name_no_versions)
     app.router.add_get("/livez", _livez)
     app.router.add_get("/readyz", _readyz)
-    app.router.add_get("/metrics", _metrics)
+    app.router.add_get("/metrics", _open_unless_asked(_metrics))
+    if summed:
+        app.router.add_get("/snapshot", _open_unless_asked(_snapshot))
     app.router.add_get("/health", _guarded("read", _health))
     app.router.add_get("/admin/v1/queues", _guarded("read", _queues))
     app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
@@ -45,6 +53,16 @@ def make_app(operations: Operations, access: Access, *, version: str = "") -> we
 def _guarded(role: Role, handler: Handler) -> Handler:
     async def guarded(request: web.Request) -> web.StreamResponse:
         return request.app[ACCESS].refusal(request, role) or await handler(request)
+
+    return guarded
+
+
+def _open_unless_asked(handler: Handler) -> Handler:
+    """As `_guarded`, but only with `admin.metrics_auth`."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        access = request.app[ACCESS]
+        return (access.refusal(request, "read") if access.metrics_auth else None) or await handler(request)
 
     return guarded
 
@@ -63,15 +81,15 @@ async def _readyz(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.StreamResponse:
-    access = request.app[ACCESS]
-    refusal = access.refusal(request, "read") if access.metrics_auth else None
-    if refusal is not None:
-        return refusal
     pieces = []
     for piece in request.app[OPERATIONS].render_metrics():
         pieces.append(piece)
         await asyncio.sleep(0)  # let the loop serve others between two pieces
     return web.Response(body=b"".join(pieces), headers={"content-type": render.CONTENT_TYPE})
+
+
+async def _snapshot(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=request.app[OPERATIONS].snapshot())
 
 
 async def _health(request: web.Request) -> web.Response:

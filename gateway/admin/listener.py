@@ -1,6 +1,7 @@
 """The admin listener: an aiohttp server with tight limits, whose handlers end when their client leaves."""
 
 import logging
+from pathlib import Path
 
 from aiohttp import web
 
@@ -12,11 +13,12 @@ _NO_LOG = logging.Logger("forebay.admin", logging.CRITICAL + 1)
 
 
 class Listener:
-    """A bound admin listener. `port` is the real one, also when 0 was asked for."""
+    """A bound admin listener. `port` is the real one, also when 0 was asked for; `where` is for logs."""
 
-    def __init__(self, runner: web.AppRunner, port: int) -> None:
+    def __init__(self, runner: web.AppRunner, port: int, where: str) -> None:
         self._runner = runner
         self.port = port
+        self.where = where
 
     async def close(self) -> None:
         """Stop listening; requests in progress get `CLOSE_S`."""
@@ -25,6 +27,28 @@ class Listener:
 
 async def listen(app: web.Application, host: str, port: int) -> Listener:
     """Serve `app` on host and port (0 = any free one). Raises OSError when the address cannot be bound."""
+    runner = await _set_up(app)
+    await _start(runner, web.TCPSite(runner, host, port))
+    port = int(runner.addresses[0][1])
+    return Listener(runner, port, f"{host}:{port}")
+
+
+async def listen_privately(app: web.Application, path: Path) -> Listener:
+    """Serve `app` on a Unix socket. Raises OSError when it cannot be made."""
+    runner = await _set_up(app)
+    await _start(runner, web.UnixSite(runner, path))
+    return Listener(runner, 0, str(path))
+
+
+async def _start(runner: web.AppRunner, site: web.BaseSite) -> None:
+    try:
+        await site.start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+
+
+async def _set_up(app: web.Application) -> web.AppRunner:
     runner = web.AppRunner(
         app,
         handler_cancellation=True,
@@ -38,9 +62,4 @@ async def listen(app: web.Application, host: str, port: int) -> Listener:
         max_headers=64,
     )
     await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except BaseException:
-        await runner.cleanup()
-        raise
-    return Listener(runner, int(runner.addresses[0][1]))
+    return runner

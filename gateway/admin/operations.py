@@ -92,6 +92,10 @@ class Operations(Protocol):
         """The exposition of this instant, in pieces."""
         ...
 
+    def snapshot(self) -> bytes:
+        """The same values for the supervisor, which adds them to those of other processes."""
+        ...
+
 
 class Token(Protocol):
     """One of `admin.tokens`: `sha256` is the hex digest of the secret."""

@@ -4,6 +4,7 @@ A field says itself that it needs a restart: `RESTART` where it is defined. One 
 value": a value that was made at random at the start (`isolation.salt_secret` that no file gives) is kept.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
@@ -40,6 +41,22 @@ def _fixed(old: BaseModel, new: BaseModel, path: Path) -> Iterator[Problem]:
             yield from _fixed(before, after, (*path, name))
         elif isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("x-restart"):
             yield Problem(path=(*path, name), message="changed: only a restart can take that over")
+
+
+def fixed_checksum(config: Config) -> str:
+    """The same where `need_restart` has nothing to say."""
+    values = [f"tenants={config.tenants is not None}", *_fixed_values(config, "")]
+    return hashlib.sha256("\n".join(values).encode()).hexdigest()[:16]
+
+
+def _fixed_values(section: BaseModel, path: str) -> Iterator[str]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        inside = isinstance(value, BaseModel)
+        if inside:
+            yield from _fixed_values(value, f"{path}.{name}")
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("x-restart"):
+            yield f"{path}.{name}={'set' if inside else repr(value)}"
 
 
 def differences(old: Config, new: Config) -> tuple[str, ...]:

@@ -18,12 +18,21 @@ class Server:
         self.shared = shared
         self._listener: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Start to accept; returns the port. Raises OSError when the address cannot be had."""
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shared_port: bool = False
+    ) -> int:
+        """Start to accept; returns the port. Raises OSError when the address cannot be had. `shared_port`: others
+        listen on it too, and the kernel gives each its part of the connections."""
         loop = asyncio.get_running_loop()
         handshake_s = self.shared.timers.head_s if tls is not None else None
         self._listener = await loop.create_server(
-            lambda: ClientConnection(self.shared), host, port, backlog=4096, ssl=tls, ssl_handshake_timeout=handshake_s
+            lambda: ClientConnection(self.shared),
+            host,
+            port,
+            backlog=4096,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+            reuse_port=shared_port or None,
         )
         return int(self._listener.sockets[0].getsockname()[1])
 

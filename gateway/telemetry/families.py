@@ -9,8 +9,11 @@ exceeds the number of labels kept is `other`. Nothing a client writes ever becom
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, STORE_BOUNDS
+
+Across = Literal["sum", "max", "min"]
 
 
 class MetricKind(StrEnum):
@@ -23,7 +26,10 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric. `bounds` are set for histograms only. `watched`: read from a live table when rendered, not counted."""
+    """One metric. `bounds` are set for histograms only. `watched`: read from a live table when rendered, not counted.
+
+    `across`: what the values of several processes make; of counts it is always their sum.
+    """
 
     name: str
     kind: MetricKind
@@ -31,6 +37,7 @@ class Family:
     text: str
     bounds: tuple[float, ...] = ()
     watched: bool = False
+    across: Across = "sum"
 
 
 def _counter(name: str, labels: str, text: str) -> Family:
@@ -41,8 +48,9 @@ def _watched_counter(name: str, labels: str, text: str) -> Family:
     return Family(name=name, kind=MetricKind.COUNTER, labels=tuple(labels.split()), text=text, watched=True)
 
 
-def _gauge(name: str, labels: str, text: str) -> Family:
-    return Family(name=name, kind=MetricKind.GAUGE, labels=tuple(labels.split()), text=text, watched=True)
+def _gauge(name: str, labels: str, text: str, across: Across = "sum") -> Family:
+    kind = MetricKind.GAUGE
+    return Family(name=name, kind=kind, labels=tuple(labels.split()), text=text, watched=True, across=across)
 
 
 def _histogram(name: str, labels: str, text: str, bounds: tuple[float, ...] = REQUEST_BOUNDS) -> Family:
@@ -57,7 +65,7 @@ RECEIVED = _counter(
 ENDED = _counter(
     "forebay_requests_ended_total",
     "outcome reason tenant model class",
-    "Requests that ended: completed, rejected (never queued), expired (queued, then dropped), failed (dispatched, no good end), cancelled (the client left; reason is the stage: body, queued, connect, sent, stream).",
+    "Requests that ended: completed, rejected (never queued), expired (queued, then dropped), failed (dispatched, no good end; reason worker_lost: the process died with it), cancelled (the client left; reason is the stage: body, queued, connect, sent, stream).",
 )
 TOKENS = _counter(
     "forebay_tokens_total",
@@ -130,9 +138,9 @@ REQUESTS_QUEUED = _gauge("forebay_requests_queued", "", "Requests waiting for a 
 REQUESTS_INFLIGHT = _gauge("forebay_requests_inflight", "", "Requests received that have neither ended nor are queued.")
 QUEUE_REQUESTS = _gauge("forebay_queue_requests", "pool tenant class", "Requests waiting, by queue.")
 QUEUE_BYTES = _gauge("forebay_queue_bytes", "pool tenant class", "Bytes of the bodies that wait, by queue.")
-QUEUE_OLDEST = _gauge("forebay_queue_oldest_seconds", "pool tenant class", "Age of the oldest waiting request.")
+QUEUE_OLDEST = _gauge("forebay_queue_oldest_seconds", "pool tenant class", "Age of the oldest waiting request.", "max")
 ATTEMPTS_OPEN = _gauge("forebay_attempts_open", "", "Tries that have not ended.")
-ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint may be used.")
+ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint may be used.", "min")
 ENDPOINT_SEQUENCES = _gauge("forebay_endpoint_sequences", "endpoint", "Sequences outstanding on the endpoint.")
 ENDPOINT_PREFILL = _gauge(
     "forebay_endpoint_prefill_tokens", "endpoint", "Prompt tokens outstanding whose prefill is not known to be done."
@@ -152,11 +160,16 @@ ENDPOINT_STALE = _gauge(
     "forebay_endpoint_stale",
     "endpoint",
     "1 = its metrics have told nothing good for four periods: own counts decide alone.",
+    "max",
 )
-ENGINE_RUNNING = _gauge("forebay_engine_running", "endpoint", "Sequences in the engine's batch, as it says itself.")
-ENGINE_WAITING = _gauge("forebay_engine_waiting", "endpoint", "Sequences in the engine's own queue, as it says itself.")
+ENGINE_RUNNING = _gauge(
+    "forebay_engine_running", "endpoint", "Sequences in the engine's batch, as it says itself.", "max"
+)
+ENGINE_WAITING = _gauge(
+    "forebay_engine_waiting", "endpoint", "Sequences in the engine's own queue, as it says itself.", "max"
+)
 ENGINE_KV_USAGE = _gauge(
-    "forebay_engine_kv_usage", "endpoint", "Share of its KV cache in use, as the engine says itself."
+    "forebay_engine_kv_usage", "endpoint", "Share of its KV cache in use, as the engine says itself.", "max"
 )
 KV_EVENTS = _watched_counter(
     "forebay_kv_events_total",
@@ -167,9 +180,11 @@ KV_EVENT_GAPS = _watched_counter(
     "forebay_kv_event_gaps_total", "endpoint", "Times that messages with such events were lost on the way."
 )
 STORE_DEGRADED = _gauge(
-    "forebay_store_degraded", "", "1 = the store of several replicas does not answer: `on_store_down` rules."
+    "forebay_store_degraded", "", "1 = the store of several replicas does not answer: `on_store_down` rules.", "max"
 )
-STORE_REPLICAS = _gauge("forebay_store_replicas", "", "Replicas that live, as the store last said; 0 = not known.")
+STORE_REPLICAS = _gauge(
+    "forebay_store_replicas", "", "Replicas that live, as the store last said; 0 = not known.", "max"
+)
 STORE_CALLS = _watched_counter("forebay_store_calls_total", "op result", "Calls to the store: good or failed.")
 STORE_SECONDS = _histogram("forebay_store_call_seconds", "", "How long calls to the store took.", STORE_BOUNDS)
 STORE_BLOCK = _gauge(
@@ -182,10 +197,13 @@ RELOADS = _watched_counter(
     "forebay_config_reload_total", "result", "Times the configuration was read again: ok, or error (nothing changed)."
 )
 RELOAD_FAILED = _gauge(
-    "forebay_config_reload_failed", "", "1 = what the files say now is wrong, and the configuration before is in force."
+    "forebay_config_reload_failed",
+    "",
+    "1 = what the files say now is wrong, and the configuration before is in force.",
+    "max",
 )
 CONFIG = _gauge(
-    "forebay_config_info", "checksum", "Always 1. The checksum is the same where the same values are in force."
+    "forebay_config_info", "checksum", "Always 1. The checksum is the same where the same values are in force.", "max"
 )
 USAGE_MISSING = _counter(
     "forebay_usage_missing_total", "", "Completed requests of which the engine told no usage: the estimate is charged."
@@ -208,7 +226,7 @@ QUOTA_WRITTEN_OFF = _watched_counter(
     "forebay_quota_written_off_units_total", "tenant scope metric", "Debt beyond twice a capacity, forgiven."
 )
 QUOTA_HELD = _gauge("forebay_quota_held_units", "tenant scope metric", "What is held for requests that have not ended.")
-QUOTA_USED = _gauge("forebay_quota_used_units", "tenant scope metric", "What counts against the limit now.")
+QUOTA_USED = _gauge("forebay_quota_used_units", "tenant scope metric", "What counts against the limit now.", "max")
 QUOTA_DENIED = _watched_counter(
     "forebay_quota_denied_total",
     "tenant scope metric mode",
@@ -218,7 +236,11 @@ CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections 
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."
 )
-READY = _gauge("forebay_ready", "", "1 = /readyz answers 200.")
+READY = _gauge("forebay_ready", "", "1 = /readyz answers 200.", "max")
+WORKERS = _gauge("forebay_workers", "", "Processes that serve; 1 without `--workers`.")
+WORKER_RESTARTS = _watched_counter(
+    "forebay_worker_restarts_total", "", "Workers that ended and were started again by their supervisor."
+)
 LOG_DROPPED = _watched_counter(
     "forebay_log_dropped_total", "log", "Log lines dropped because the reader was too slow: access or events."
 )
@@ -226,8 +248,8 @@ JOURNAL_DROPPED = _watched_counter(
     "forebay_journal_dropped_total", "", "Journal lines dropped because the disk was full or too slow."
 )
 TASKS = _gauge("forebay_tasks", "", "Background tasks that have not ended.")
-BUILD = _gauge("forebay_build_info", "version", "Always 1.")
-START_TIME = _gauge("process_start_time_seconds", "", "When the process started, Unix time.")
+BUILD = _gauge("forebay_build_info", "version", "Always 1.", "max")
+START_TIME = _gauge("process_start_time_seconds", "", "When the process started, Unix time.", "min")
 CPU = _watched_counter("process_cpu_seconds_total", "", "User and system CPU time of the process.")
 MEMORY = _gauge("process_resident_memory_bytes", "", "Resident memory of the process.")
 OPEN_FDS = _gauge("process_open_fds", "", "Open file descriptors.")
@@ -244,7 +266,8 @@ def markdown() -> str:
 
 def _row(family: Family) -> str:
     labels = ", ".join(f"`{label}`" for label in family.labels)
-    return f"| `{family.name}` | {family.kind} | {labels} | {family.text} |"
+    kind = {"sum": "", "max": ", largest", "min": ", smallest"}[family.across]
+    return f"| `{family.name}` | {family.kind}{kind} | {labels} | {family.text} |"
 
 
 _HEAD = """# Metrics
@@ -254,6 +277,7 @@ Served as Prometheus text (version 0.0.4) at `GET /metrics` of the admin listene
 
 Label values come from the configuration and from closed sets. A model that is not configured is `unknown`; what exceeds
 the number of labels kept is `other`. Nothing a client writes becomes a label. All values of one scrape are of one instant.
+With `--workers` they are what all workers have together: counts are added up, and gauges unless a row says `largest` or `smallest`.
 Histogram bounds are 1, 1.5, 2, 3, 4, 5 and 7 of every decade.
 
 | name | type | labels | meaning |

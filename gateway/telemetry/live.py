@@ -86,6 +86,13 @@ class ReportView(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
 
+class LogView(Protocol):
+    """Where lines go."""
+
+    @property
+    def dropped(self) -> int: ...
+
+
 class FeedView(Protocol):
     """What an engine has published of its KV cache."""
 
@@ -115,6 +122,28 @@ def watch_flows(
     metrics.watch(families.QUEUE_REQUESTS, reading(lambda flow: flow.queued, add))
     metrics.watch(families.QUEUE_BYTES, reading(lambda flow: flow.queued_bytes, add))
     metrics.watch(families.QUEUE_OLDEST, reading(lambda flow: now() - flow.oldest_s, max))
+
+
+def watch_readiness(metrics: Metrics, ready: Callable[[], bool]) -> None:
+    """Whether this process serves. A supervisor adds up how many do, and adds how often it has started one again."""
+    metrics.watch_value(families.READY, ready)
+    metrics.watch_value(families.WORKERS, ready)
+    metrics.watch_value(families.WORKER_RESTARTS, lambda: 0)
+
+
+def watch_upstream(metrics: Metrics, counts: Callable[[], tuple[int, int]]) -> None:
+    """Open connections to engines: `counts` gives all and those that are idle."""
+
+    def reading() -> Reading:
+        opened, idle = counts()
+        return [(("busy",), opened - idle), (("idle",), idle)]
+
+    metrics.watch(families.UPSTREAM_CONNECTIONS, reading)
+
+
+def watch_logs(metrics: Metrics, logs: Mapping[str, LogView]) -> None:
+    """Lines that were never written."""
+    metrics.watch(families.LOG_DROPPED, lambda: [((name,), log.dropped) for name, log in logs.items()])
 
 
 def watch_callers(metrics: Metrics, callers: CallersView) -> None:

@@ -6,7 +6,7 @@ second per kind and says how many it left out.
 
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -24,7 +24,7 @@ _MAX_FRAMES = 6
 
 
 class EventLog:
-    """Writes operational lines of `level` and above. `now` is a monotonic clock in seconds."""
+    """Writes operational lines of `level` and above, with the fields of `always` in each. `now`: a monotonic clock, s."""
 
     def __init__(
         self,
@@ -33,8 +33,10 @@ class EventLog:
         level: Level = "info",
         log_format: LogFormat = "json",
         now: Callable[[], float] = time.monotonic,
+        always: Mapping[str, Value] | None = None,
     ) -> None:
         self._sink = sink
+        self._always = dict(always or {})
         self.change(level, log_format)
         self._now = now
         self._quiet: dict[str, tuple[float, int]] = {}  # kind -> (silent until, lines left out)
@@ -48,7 +50,8 @@ class EventLog:
         """Write one line: `event` is a short fixed sentence, `fields` are its facts."""
         if _RANKS[level] < self._rank:
             return
-        safe = {name: printable(value) if isinstance(value, str) else value for name, value in fields.items()}
+        given = {**self._always, **fields}
+        safe = {name: printable(value) if isinstance(value, str) else value for name, value in given.items()}
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if self._json:
             self._sink.write(msgspec.json.encode({"ts": moment, "level": level, "event": event, **safe}) + b"\n")

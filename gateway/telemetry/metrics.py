@@ -187,7 +187,7 @@ class Metrics:
 
     def chunks(self) -> Iterator[bytes]:
         """The exposition of this instant; every step is a fraction of a millisecond."""
-        return text.chunks(self._snapshot())
+        return text.chunks(self.snapshot())
 
     def render(self) -> bytes:
         """The exposition in one piece."""
@@ -202,7 +202,8 @@ class Metrics:
             lane = self._lanes[key] = Lane(timings)
         return lane
 
-    def _snapshot(self) -> list[tuple[Family, text.Samples]]:
+    def snapshot(self) -> list[tuple[Family, text.Samples]]:
+        """All values of this instant."""
         counted: list[tuple[Family, text.Samples]] = [
             (families.RECEIVED, [(key, lane.received) for key, lane in self._lanes.items()]),
             (families.ENDED, list(self._ended_samples())),

@@ -3,10 +3,12 @@
 Rules. `write` never blocks and never fails: what does not fit is dropped and counted. The thread wakes at most every
 `PAUSE_S`, because each wake-up makes it compete for the interpreter lock, and writes all it finds in one call. A line
 is written whole or not at all, unless the sink itself fails in the middle; then the next one starts on a new line.
+A pipe that other processes write to takes no more at once than what the kernel never tears apart.
 """
 
 import os
 import select
+import stat
 import threading
 import time
 
@@ -15,10 +17,14 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Sink:
-    """One output, shared by all who write whole lines from the loop's thread. The descriptor stays the caller's."""
+    """One output, shared by all who write whole lines from the loop's thread. The descriptor stays the caller's.
 
-    def __init__(self, fd: int, *, name: str, max_bytes: int = MAX_BYTES) -> None:
+    `shared`: with other processes too.
+    """
+
+    def __init__(self, fd: int, *, name: str, max_bytes: int = MAX_BYTES, shared: bool = False) -> None:
         self._fd = fd
+        self._by_pages = shared and stat.S_ISFIFO(os.fstat(fd).st_mode)
         self._max_bytes = max_bytes
         self._lines: list[bytes] = []
         self._appended = 0  # bytes; written by the loop's thread only
@@ -82,11 +88,17 @@ class Sink:
         written = 0
         try:
             while written < len(data):
-                written += self._write_some(memoryview(data)[written:])
+                written += self._write_some(memoryview(data)[written : self._until(data, written)])
         except OSError:
             self._lost += count - data[:written].count(b"\n") + (1 if self._torn and written else 0)
             time.sleep(PAUSE_S)  # a full disk is not asked again at once
         self._torn = written > 0 and data[written - 1 : written] != b"\n"
+
+    def _until(self, data: bytes, begin: int) -> int:
+        """The end of what is written in one call: of all, or of the last line that still fits into an atomic write."""
+        if not self._by_pages or len(data) - begin <= select.PIPE_BUF:
+            return len(data)
+        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or begin + select.PIPE_BUF
 
     def _write_some(self, data: memoryview) -> int:
         try:

@@ -46,6 +46,7 @@ class Launch:
     core: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     ready_s: float = 20.0
+    workers: int = 1
 
 
 def config(
@@ -173,6 +174,7 @@ class Gateway:
             "serve",
             "--config",
             str(self.file),
+            *(["--workers", str(self.launch.workers)] if self.launch.workers > 1 else []),
             optimize=self.launch.optimize,
             files=self.launch.files,
             core=self.launch.core,
@@ -180,6 +182,7 @@ class Gateway:
         self.child = Child(argv, self.directory, self.name, env)
         try:
             await until_async(self._ready, self.launch.ready_s, "the gateway is not ready")
+            await self.wait_workers()
             await self.wait_up(len(self.settings["endpoints"]) if up is None else up)
         except BaseException as error:
             self.child.kill()
@@ -203,6 +206,14 @@ class Gateway:
             return (await self.get("/readyz", port=self.admin_port)).status == 200
         except OSError:
             return False
+
+    async def wait_workers(self, timeout_s: float = 20.0) -> None:
+        """Until all of them serve."""
+
+        async def enough() -> bool:
+            return (await self.metrics()).sum("forebay_workers") == self.launch.workers
+
+        await until_async(enough, timeout_s, f"{self.launch.workers} workers do not serve")
 
     async def wait_up(self, count: int, timeout_s: float = 10.0) -> None:
         async def enough() -> bool:

@@ -81,3 +81,13 @@ def _table(pid: int) -> dict[str, tuple[int, int, str]]:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2], 16)
+
+
+def clients_of(pid: int, port: int) -> set[int]:
+    """The ports of those who are connected to this process at its `port`."""
+    own = set(_descriptors(pid))
+    return {
+        remote
+        for inode, (local, remote, state) in _table(pid).items()
+        if inode in own and local == port and state == ESTABLISHED
+    }

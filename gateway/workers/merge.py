@@ -1,0 +1,128 @@
+"""What several workers answer as one answer. What is counted is added up; of the rest the one that worries most is shown."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Body = Mapping[str, Any]
+
+
+def health(bodies: Sequence[Body]) -> dict[str, Any]:
+    """An endpoint is up where all workers find it up."""
+    return {
+        "phase": min((body["phase"] for body in bodies), key=_PHASES.index),
+        "version": bodies[0]["version"],
+        "uptime_s": max(body["uptime_s"] for body in bodies),
+        "requests": _added([body["requests"] for body in bodies]),
+        "endpoints": _by(["name"], bodies, "endpoints", _endpoint),
+    }
+
+
+def queues(bodies: Sequence[Body]) -> dict[str, Any]:
+    """Queues of the same pool, tenant and class as one."""
+    return {
+        "queued": sum(body["queued"] for body in bodies),
+        "queued_bytes": sum(body["queued_bytes"] for body in bodies),
+        "flows": _by(["pool", "tenant", "class"], bodies, "flows", _flow),
+        "endpoints": _by(["name"], bodies, "endpoints", _load),
+    }
+
+
+def reload(bodies: Sequence[Body]) -> dict[str, Any]:
+    """One worker may have seen the change before it was told: what any of them has changed."""
+    changed = dict.fromkeys(name for body in bodies for name in body["changed"])
+    return {"checksum": bodies[0]["checksum"], "changed": list(changed)}
+
+
+def config(bodies: Sequence[Body]) -> dict[str, Any]:
+    """The first one's, with the last failure of any; `checksums` where they differ, which a moment later they do not."""
+    failures = [body["last_failure"] for body in bodies if body["last_failure"]]
+    checksums = [body["checksum"] for body in bodies]
+    made = {**bodies[0], "last_failure": failures[0] if failures else None}
+    return made if len(set(checksums)) == 1 else {**made, "checksums": checksums}
+
+
+def usage(bodies: Sequence[Body]) -> dict[str, Any]:
+    """What is counted is added up. How full a limit is, each worker knows of the whole of it: the fullest sight is shown."""
+    queue = bodies[0]["queue"]
+    return {
+        **bodies[0],
+        "limits": _by(["scope", "of"], bodies, "limits", _meter),
+        "budgets": _by(["scope", "of", "period"], bodies, "budgets", _meter),
+        "concurrency": _by(["scope", "of"], bodies, "concurrency", _slots),
+        "queue": {
+            **queue,
+            **{name: sum(body["queue"][name] for body in bodies) for name in ("queued", "queued_bytes")},
+        },
+    }
+
+
+_COUNTED = ("held", "reserved", "extra", "refunded", "settled", "written_off")
+_PHASES = ("serving", "starting", "draining")
+
+
+def _by(
+    keys: Sequence[str], bodies: Sequence[Body], what: str, join: Callable[[list[Body]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The entries of all under `what`, those of equal keys joined."""
+    groups: dict[tuple[Any, ...], list[Body]] = {}
+    for body in bodies:
+        for entry in body[what]:
+            groups.setdefault(tuple(entry.get(key) for key in keys), []).append(entry)
+    return [join(group) for group in groups.values()]
+
+
+def _added(entries: Iterable[Body]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for entry in entries:
+        for name, value in entry.items():
+            made[name] = made.get(name, 0) + value
+    return made
+
+
+def _endpoint(views: list[Body]) -> dict[str, Any]:
+    loads = [view["outstanding"] for view in views if view["outstanding"] is not None]
+    return {
+        "name": views[0]["name"],
+        "up": all(view["up"] for view in views),
+        "suspected": any(view["suspected"] for view in views),
+        "failures": max(view["failures"] for view in views),
+        "cause": next((view["cause"] for view in views if view["cause"]), ""),
+        "outstanding": _added(loads) if loads else None,
+        "engine": min((view["engine"] for view in views), key=_age_s),
+    }
+
+
+def _age_s(engine: Body | None) -> float:
+    """How old what an engine has said is; the freshest is shown."""
+    age_s = engine["age_s"] if engine is not None else None
+    return float(age_s) if age_s is not None else float("inf")
+
+
+def _load(views: list[Body]) -> dict[str, Any]:
+    counts = [{name: value for name, value in view.items() if name not in ("name", "up")} for view in views]
+    return {"name": views[0]["name"], "up": all(view["up"] for view in views), **_added(counts)}
+
+
+def _meter(views: list[Body]) -> dict[str, Any]:
+    return {
+        **views[0],
+        "used": max(view["used"] for view in views),
+        "left": min(view["left"] for view in views),
+        "reset_s": max(view["reset_s"] for view in views),
+        **{name: round(sum(view[name] for view in views), 3) for name in _COUNTED},
+        "denied": _added([view["denied"] for view in views]),
+    }
+
+
+def _slots(views: list[Body]) -> dict[str, Any]:
+    """Each has its part of them."""
+    return {**views[0], **{name: sum(view[name] for view in views) for name in ("limit", "used")}}
+
+
+def _flow(views: list[Body]) -> dict[str, Any]:
+    return {
+        **views[0],
+        "queued": sum(view["queued"] for view in views),
+        "queued_bytes": sum(view["queued_bytes"] for view in views),
+        "oldest_s": max(view["oldest_s"] for view in views),
+    }
