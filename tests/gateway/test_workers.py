@@ -112,12 +112,14 @@ async def test_a_killed_worker_costs_its_own_streams_and_is_back_within_two_seco
                 os.kill(victim, signal.SIGKILL)
                 killed_s = time.monotonic()
                 await until_async(lambda: serving(stage.gateway, 1), BACK_S, "its death is not noticed", every_s=0.01)
+                gone_s = time.monotonic()  # the kernel closes a killed process's listener after its memory is freed
                 await stage.gateway.wait_workers()
                 back_s = time.monotonic() - killed_s
                 stop.set()
                 ended = {each.local_port: await each.response(20) for each in begun}
         assert {port for port, response in ended.items() if not is_whole(response)} == own
-        assert [began_s for began_s in failed if began_s > killed_s + 0.01] == []
+        assert [began_s for began_s in failed if began_s > gone_s] == []
+        assert gone_s < killed_s + 0.5
         assert back_s < BACK_S
         metrics = await stage.gateway.metrics()
         assert conserved(metrics) == []
