@@ -4,17 +4,21 @@ A client connection and its engine connection are fed by hand, their transports 
 many rounds, so that a busy machine disturbs it little. `--profile` prints where the time goes, `--count` how many
 bytecodes and calls a request takes and in which files: these do not depend on the machine at all.
 
-Usage: python tests/bench/path_bench.py [--profile | --count] [--only NAME] [--requests 2000]
+`--tenants 1000` puts so many tenants with ten keys each and every kind of limit beside the configuration.
+
+Usage: python tests/bench/path_bench.py [--profile | --count] [--only NAME] [--requests 2000] [--tenants N]
 """
 
 import argparse
 import asyncio
 import cProfile
+import hashlib
 import os
 import pathlib
 import pstats
 import socket
 import sys
+import tempfile
 import time
 from collections import Counter
 from types import FrameType
@@ -29,6 +33,15 @@ from gateway.http.upstream import UpstreamConnection
 from policies.events import SettingsChanged
 
 CONFIG = pathlib.Path(__file__).with_name("compare.yaml")
+KEY = "sk-bench-0123456789abcdef"
+TENANT = """version: 1
+id: tenant-{number}
+weight: 2
+models: [{{name: m, aliases: [gpt], limits: {{rpm: 1000000, tpm: 900000000, max_concurrency: 900}}}}]
+limits: {{rpm: 1000000, tpm: 900000000, itpm: 900000000, otpm: 900000000, tpd: 9000000000000, max_concurrency: 900}}
+budgets: [{{id: month, amount: 900000000000000, period: month}}]
+keys:
+"""
 ANSWER_BODY = (
     b'{"id":"chatcmpl-0","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"' + b"hello " * 100 + b'"},"logprobs":null,"finish_reason":"stop"}],'
@@ -88,8 +101,25 @@ def request(size: int, stream: bool) -> bytes:
     body = f'{{"model":"m","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":64{extra}}}'.encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\ncontent-type: application/json\r\n"
-        b"authorization: Bearer sk-bench-0123456789abcdef\r\ncontent-length: %d\r\n\r\n" % len(body)
+        b"authorization: Bearer %s\r\ncontent-length: %d\r\n\r\n" % (KEY.encode(), len(body))
     ) + body
+
+
+def with_tenants(count: int, folder: pathlib.Path) -> pathlib.Path:
+    """The configuration with so many tenants; `KEY` is the last one's."""
+    config = folder / "forebay.yaml"
+    config.write_text(CONFIG.read_text() + 'isolation: {salt_secret: "0123456789abcdef0123456789abcdef"}\n')
+    (folder / "tenants.d").mkdir()
+    for number in range(count):
+        keys = [f"other-{number}-{key}-0123456789" for key in range(9)]
+        keys.append(KEY if number == count - 1 else f"last-{number}-0123456789")
+        lines = (
+            f'  - {{id: k{number:06}x{at:04}, sha256: "{hashlib.sha256(key.encode()).hexdigest()}", limits: {{rpm: 900000}}}}\n'
+            for at, key in enumerate(keys)
+        )
+        tenant = TENANT.format(number=number) + "".join(lines)
+        (folder / "tenants.d" / f"tenant-{number}.yaml").write_text(tenant)
+    return config
 
 
 class Count:
@@ -116,8 +146,8 @@ class Count:
 class Path:
     """A gateway whose two ends are fed by hand."""
 
-    def __init__(self) -> None:
-        self.gateway = Gateway(load_document(CONFIG, os.environ))
+    def __init__(self, config: pathlib.Path = CONFIG) -> None:
+        self.gateway = Gateway(load_document(config, os.environ))
         gateway = self.gateway
         gateway._dispatcher.handle(SettingsChanged(settings=gateway._began.settings))
         gateway._roster._up("a")
@@ -157,7 +187,8 @@ class Path:
 
 
 async def main(options: argparse.Namespace) -> None:
-    path = Path()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(with_tenants(options.tenants, pathlib.Path(folder)) if options.tenants else CONFIG)
     streamed = [STREAM_HEAD + chunk(EVENT), *[chunk(EVENT)] * 99, chunk(LAST) + b"0\r\n\r\n"]
     burst = [STREAM_HEAD + chunk(EVENT), chunk(EVENT) * 63 + chunk(LAST) + b"0\r\n\r\n"]
     work = {
@@ -191,4 +222,5 @@ if __name__ == "__main__":
     arguments.add_argument("--count", action="store_true")
     arguments.add_argument("--requests", type=int, default=4000)
     arguments.add_argument("--only", default="")
+    arguments.add_argument("--tenants", type=int, default=0)
     uvloop.run(main(arguments.parse_args()))
