@@ -22,6 +22,8 @@ from gateway.telemetry.metrics import Lane
 from gateway.telemetry.record import RequestRecord, ms
 from policies.decisions import Reason
 
+_ANTHROPIC = Dialect.ANTHROPIC  # a member found in its class costs as much as a call
+
 
 class Request:
     """One request. `wishes` None: its head was refused."""
@@ -89,10 +91,12 @@ class Request:
         """The lines about the limits of the caller, where it has any."""
         record = self.record
         metering = self.services.dispatcher.core.metering
-        standing = metering.standing(record.tenant, record.key, record.model, monotonic())
+        dialect = self.route.dialect
+        whose = record.tenant, record.key, record.model
+        standing = metering.standing(whose, monotonic(), apart=dialect is _ANTHROPIC)
         if standing is None:
             return b""
-        lines = quota.lines(standing, self.route.dialect, refused_by)
+        lines = quota.lines(standing, dialect, refused_by)
         return lines + b"x-forebay-limits: degraded\r\n" if metering.leasing.down else lines
 
     def _note_begin(self, status: int) -> None:

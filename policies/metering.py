@@ -233,11 +233,13 @@ class Metering:
 
     # ---- out
 
-    def standing(self, tenant: str, key: str, model: str, now: float) -> quota.Standing | None:
-        """How far what limits these requests is used, for a client to know; None: nothing does."""
-        known = self._terms.get((tenant, key, model))
-        terms = known or self._made(tenant, key, model)
-        return quota.standing(terms, now) if terms is not None and terms.charges else None
+    def standing(self, whose: tuple[str, str, str], now: float, *, apart: bool) -> quota.Standing | None:
+        """How far what limits the requests of this tenant, key and model is used, for a client to know; None: nothing does.
+
+        `apart` as for `quota.standing`.
+        """
+        terms = self._terms.get(whose) or self._made(*whose)
+        return quota.standing(terms, now, apart=apart) if terms is not None and terms.charges else None
 
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""

@@ -10,7 +10,7 @@ from math import ceil, inf
 from policies.decisions import Reason, Shortage
 from policies.state.blocks import Block
 from policies.state.claims import Charge, Claim, Terms
-from policies.state.meters import MICRO, Meter
+from policies.state.meters import MICRO, NO_ROOM, Meter
 from policies.types import InferenceRequest, Message
 
 MESSAGE_TOKENS = 4  # of role and marks around each message
@@ -50,33 +50,30 @@ class Standing(Message):
     budgets: tuple[str, ...] = ()
 
 
-def standing(terms: Terms, now: float) -> Standing:
-    """What a client of these terms is told with every answer."""
-    tightest: dict[str, Meter] = {}
-    budgets: list[str] = []
-    for charge in terms.charges:
-        meter = charge.meter
+def standing(terms: Terms, now: float, *, apart: bool) -> Standing:
+    """What a client of these terms is told with every answer. Which limit is the tightest is judged as of the last look.
+
+    `apart`: of each metric one level; else one of requests, and of all that counts tokens the tightest.
+    """
+    levels: dict[str, Level] = {}
+    for meters in terms.by_metric if apart else terms.by_kind:
+        meter = meters[0] if len(meters) == 1 else min(meters, key=_share_left)
         meter.look(now)
-        metric = meter.rule.metric
-        if meter.is_budget:
-            if meter.used - meter.apart >= meter.soft:
-                budgets.append(metric)
-        elif metric not in tightest or _share_left(meter) < _share_left(tightest[metric]):
-            tightest[metric] = meter
-    return Standing(levels={metric: _level(meter) for metric, meter in tightest.items()}, budgets=tuple(budgets))
+        capacity = meter.capacity
+        left = max(0, capacity - meter.used + meter.apart) // MICRO
+        levels[meter.rule.metric] = Level(scope=meter.name, limit=capacity // MICRO, left=left, reset_s=meter.empty_s())
+    if not terms.budgets:
+        return Standing(levels=levels)
+    return Standing(levels=levels, budgets=tuple(each.rule.metric for each in terms.budgets if _is_soft(each, now)))
 
 
 def _share_left(meter: Meter) -> float:
     return (meter.capacity - meter.used + meter.apart) / meter.capacity
 
 
-def _level(meter: Meter) -> Level:
-    left = max(0, meter.capacity - meter.used + meter.apart) // MICRO
-    return Level(scope=_named(meter), limit=meter.capacity // MICRO, left=left, reset_s=meter.empty_s())
-
-
-def _named(meter: Meter) -> str:
-    return f"{meter.rule.scope}.{meter.rule.metric}"
+def _is_soft(meter: Meter, now: float) -> bool:
+    meter.look(now)
+    return meter.used - meter.apart >= meter.soft
 
 
 def reserve(terms: Terms, request: InferenceRequest, now: float, due_s: float = inf) -> Claim | Denied | Short:
@@ -87,10 +84,32 @@ def reserve(terms: Terms, request: InferenceRequest, now: float, due_s: float = 
     if terms.counts_tokens:
         claim.input_tokens = input_tokens(terms, request)
         claim.output_tokens = output_tokens(terms, request, claim.input_tokens)
+    if terms.without_store:
+        return _with_care(claim, now, due_s)
+    prompt, answer, clamps = claim.input_tokens, claim.output_tokens, terms.reserve.oversize == "clamp"
+    taken = claim.open
     for charge in terms.charges:
-        need = _need(charge, claim)
-        if need > charge.meter.capacity and terms.reserve.oversize == "clamp":
-            need = charge.meter.capacity
+        need = charge.flat or charge.per_input * prompt + charge.per_output * answer
+        meter = charge.meter
+        if clamps and need > meter.capacity:
+            need = meter.capacity
+        period = meter.take(need, now)
+        if period == NO_ROOM:
+            for before, amount, _ in taken:
+                before.meter.put_back(amount)
+            claim.open = []
+            return _with_care(claim, now, due_s)
+        taken.append((charge, need, period))
+    return claim
+
+
+def _with_care(claim: Claim, now: float, due_s: float) -> Claim | Denied | Short:
+    """The same where something is in the way: look at everything before anything is held."""
+    terms = claim.terms
+    for charge in terms.charges:
+        need = charge.flat or charge.per_input * claim.input_tokens + charge.per_output * claim.output_tokens
+        if terms.reserve.oversize == "clamp":
+            need = min(need, charge.meter.capacity)
         claim.open.append((charge, need, charge.meter.look(now)))
     missing = [each for each in claim.open if each[1] > each[0].meter.capacity - each[0].meter.used]
     if missing:
@@ -156,7 +175,7 @@ def _hopelessness(missing: tuple[Charge, int, int]) -> tuple[float, float]:
 def _denied(claim: Claim, charge: Charge, need: int) -> Denied:
     meter = charge.meter
     shortage = Shortage(
-        scope=_named(meter),
+        scope=meter.name,
         limit=meter.capacity // MICRO,
         left=max(0, meter.capacity - meter.used + meter.apart) // MICRO,
         need=-(-need // MICRO),
@@ -174,10 +193,6 @@ def _fits_output(claim: Claim, charge: Charge) -> int:
     if not charge.per_output:
         return 0
     return max(0, charge.meter.capacity - charge.per_input * claim.input_tokens) // charge.per_output
-
-
-def _need(charge: Charge, claim: Claim) -> int:
-    return charge.flat + charge.per_input * claim.input_tokens + charge.per_output * claim.output_tokens
 
 
 def input_tokens(terms: Terms, request: InferenceRequest) -> int:

@@ -89,11 +89,16 @@ class Terms:
 
     `most_unnamed` bounds the answer that is reserved for where the client names no most; None: nothing does.
     `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
+    `by_metric`: the meters of rates, one group a metric; `by_kind`: of requests, and of all that counts tokens;
+    `budgets`: the other meters.
     `without_store`: what holds when the store of several replicas cannot be asked; empty: there is none.
     """
 
     __slots__ = (
         "account",
+        "budgets",
+        "by_kind",
+        "by_metric",
         "charges",
         "context_tokens",
         "counts_tokens",
@@ -111,6 +116,12 @@ class Terms:
         self.account = account
         self.charges = tuple(charges)
         self.slots = tuple(slots)
+        rates = [charge.meter for charge in charges if not charge.meter.is_budget]
+        metrics = dict.fromkeys(meter.rule.metric for meter in rates)
+        self.by_metric = [[meter for meter in rates if meter.rule.metric == metric] for metric in metrics]
+        kinds = ([meter for meter in rates if (meter.rule.metric == "rpm") is one] for one in (True, False))
+        self.by_kind = [meters for meters in kinds if meters]
+        self.budgets = [charge.meter for charge in charges if charge.meter.is_budget]
         self.counts_tokens = any(charge.per_input or charge.per_output for charge in charges)
         caps = [charge.meter.capacity // (4 * charge.per_output) for charge in charges if charge.per_output]
         self.most_unnamed = min(caps) if caps else None
@@ -148,7 +159,10 @@ class Claim:
         """It has cost so many input tokens that were not cached, cached ones, and output tokens."""
         uncached, cached, output = tokens
         for charge, amount, period in self.open:
-            actual = charge.flat + charge.per_input * uncached + charge.per_cached * cached + charge.per_output * output
+            if charge.flat:
+                actual = charge.flat
+            else:
+                actual = charge.per_input * uncached + charge.per_cached * cached + charge.per_output * output
             charge.meter.settle(amount, actual, period, now)
         self.open = []
 

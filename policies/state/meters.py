@@ -12,6 +12,7 @@ from policies.state import periods
 from policies.types import Budget
 
 MICRO = 1_000_000
+NO_ROOM = -1
 DEBT = 2  # times its capacity, a bucket holds at most
 
 
@@ -39,6 +40,7 @@ class Meter:
         "extra",
         "held",
         "is_budget",
+        "name",
         "refunded",
         "reserved",
         "rule",
@@ -50,6 +52,7 @@ class Meter:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
+        self.name = f"{rule.scope}.{rule.metric}"
         self.is_budget = False
         self.capacity = self.soft = 0
         self.used = self.apart = 0
@@ -67,6 +70,18 @@ class Meter:
     def empty_s(self) -> float:
         """After a look: how long until nothing is used, if nothing comes."""
         raise NotImplementedError
+
+    def take(self, amount: int, now: float) -> int:
+        """Look, and hold it if it fits. Returns the period it belongs to, or NO_ROOM."""
+        period = self.look(now)
+        if self.used + amount > self.capacity:
+            return NO_ROOM
+        self.reserve(amount)
+        return period
+
+    def put_back(self, amount: int) -> None:
+        """It was not taken: another limit of the request was in the way."""
+        self.reserve(-amount)
 
     def reserve(self, amount: int) -> None:
         """Hold it from now on."""
@@ -113,16 +128,40 @@ class Bucket(Meter):
         self.capacity = -int(-per_minute * burst_s // 60) * MICRO
 
     def look(self, now: float) -> int:
-        now_us = round(now * MICRO)
+        self.take(0, now)
+        return 0
+
+    def take(self, amount: int, now: float) -> int:
+        now_us, used = int(now * MICRO), self.used
         passed_us = now_us - self._seen_us
         if passed_us > 0:
             self._seen_us = now_us
-            if self.used:
+            if used:
                 leaked, self._carry = divmod(passed_us * self.per_minute + self._carry, 60)
-                self.used -= leaked
-                if self.used <= 0:
-                    self.used = self._carry = 0
+                used -= leaked
+                if used <= 0:
+                    used = self._carry = 0
+                self.used = used
+        used += amount
+        if used > self.capacity:
+            return NO_ROOM
+        self.used = used
+        self.held += amount
+        self.reserved += amount
         return 0
+
+    def settle(self, amount: int, actual: int, period: int, now: float) -> None:
+        more = actual - amount
+        self.held -= amount
+        self.settled += actual
+        if more > 0:
+            self.extra += more
+            self.look(now)
+            self.owe(more)
+        elif more:  # what is given back may leak before or after: it comes to the same
+            self.refunded -= more
+            used = self.used + more
+            self.used = used if used > 0 else 0
 
     def wait_s(self, need: int) -> float:
         return self._leaks_s(self.used + need - self.capacity)

@@ -214,7 +214,7 @@ def test_what_a_client_is_told_is_left_counts_the_fleet_and_its_block() -> None:
     world.ask("a")
     (ask,) = world.asks(0.0)
     world.grant(ask, 0.0, 80, used=300)  # 80 of them are here, 40 of those not spent
-    standing = world.core.metering.standing("acme", "", "llama", 0.0)
+    standing = world.core.metering.standing(("acme", "", "llama"), 0.0, apart=True)
     assert standing is not None
     assert standing.levels["tpm"].left == 740
     assert isinstance(world.ask("never", tokens=5000), Reject)

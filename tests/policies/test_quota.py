@@ -350,7 +350,7 @@ def test_a_client_is_told_the_tightest_limit_of_each_kind_and_budgets_that_run_l
     )
     world = Quotas(tenant)
     world.ask("r", key="k1")
-    standing = world.core.metering.standing("acme", "k1", "llama", 0.0)
+    standing = world.core.metering.standing(("acme", "k1", "llama"), 0.0, apart=True)
     assert standing is not None
     assert {metric: (level.scope, level.limit, level.left) for metric, level in standing.levels.items()} == {
         "rpm": ("tenant.rpm", 600, 599),
@@ -363,7 +363,7 @@ def test_a_client_is_told_the_tightest_limit_of_each_kind_and_budgets_that_run_l
 def test_a_tenant_without_limits_holds_nothing_beside_one_with_limits() -> None:
     world = Quotas(acme(rpm=1))
     world.ask("r", tenant="free")
-    assert world.core.metering.standing("free", "", "llama", 0.0) is None
+    assert world.core.metering.standing(("free", "", "llama"), 0.0, apart=True) is None
     assert world.core.metering.meters(0.0) == []
 
 
