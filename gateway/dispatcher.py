@@ -39,13 +39,13 @@ class Dispatcher:
         self._armed_s = math.inf  # without a timer
         self._ahead_s = 0.0  # the wall clock, as the core was told
         self._skew_s = 0.0  # by which the clock that counts is ahead of this machine's
-        self.short: Callable[[], None] | None = None  # to be called when a request waits for a store to lend more
+        self.short: Callable[[], None] | None = None  # to be called when a request waits for what a store may have
 
     def arrive(self, request: InferenceRequest, waiter: Waiter) -> Decision | None:
         """A request asks for a place. The decision if there is one at once; else `waiter` will hear it."""
         self._waiters[request.id] = waiter
         decision = self.handle(Arrived(request=request), request.id)
-        if decision is None and self.short is not None and self.core.parked():
+        if decision is None and self.short is not None and self.core.waits_for_store():
             self.short()
         return decision
 

@@ -8,11 +8,11 @@ supervisor is gone.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from policies.types import Limits, Settings, Tenant
+from policies.types import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +52,11 @@ def replicas(replica: Replica | None) -> int:
 
 
 def part_of(settings: Settings, replicas: int) -> Settings:
-    """The settings of one of so many processes.
-
-    The store lends rates and budgets to all, but nobody lends slots: of `max_concurrency` each has its part, and one at
-    least. Until the store has told how many there are, they are known to be so many.
-    """
-    if replicas == 1:
-        return settings
+    """The settings of one of so many processes: until the store has told how many there are, they are known to be so many."""
     fleet = settings.fleet
-    return replace(
-        settings,
-        tenants={id_: _tenant_part(tenant, replicas) for id_, tenant in settings.tenants.items()},
-        models={name: replace(each, limits=_part(each.limits, replicas)) for name, each in settings.models.items()},
-        fleet=fleet and replace(fleet, replicas=max(fleet.replicas, replicas)),
-    )
-
-
-def _tenant_part(tenant: Tenant, replicas: int) -> Tenant:
-    def parts(limits: Mapping[str, Limits]) -> dict[str, Limits]:
-        return {name: _part(each, replicas) for name, each in limits.items()}
-
-    return replace(tenant, limits=_part(tenant.limits, replicas), keys=parts(tenant.keys), models=parts(tenant.models))
-
-
-def _part(limits: Limits, replicas: int) -> Limits:
-    most = limits.max_concurrency
-    return limits if most is None else replace(limits, max_concurrency=max(1, most // replicas))
+    if replicas == 1 or fleet is None:
+        return settings
+    return replace(settings, fleet=replace(fleet, replicas=max(fleet.replicas, replicas)))
 
 
 class Line:

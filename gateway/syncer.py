@@ -13,18 +13,21 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from gateway import tasks
 from gateway.dispatcher import Dispatcher
-from gateway.store import Beat, Lent, Store, StoreError
+from gateway.store import Beat, Leased, Lent, Store, StoreError
 from gateway.store.breaker import Breaker
 from gateway.telemetry.log import EventLog
-from policies.events import QuotaGranted, QuotaReturned, StoreChanged
+from policies.events import QuotaGranted, QuotaReturned, SlotsLeased, StoreChanged
 from policies.leasing import Ask
+from policies.state.slotleases import TRUST, SlotAsk
 
+A = TypeVar("A", Ask, SlotAsk)
 BEAT_S = 2.0
 MOST_AT_ONCE = 64  # limits of one owner in a call: a script holds up everybody else in Redis
-OPERATIONS, RESULTS = ("beat", "lend"), ("good", "failed")
+OPERATIONS, RESULTS = ("beat", "lend", "lease"), ("good", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +76,14 @@ class Syncer:
         while not self._ending:
             await self._round()
             await self._pause()
-        if not self._breaker.open and await self._lend(self._leasing.asks(time.monotonic(), leaving=True)):
+        if not self._breaker.open and await self._ask(leaving=True):
             with contextlib.suppress(StoreError):
                 await self._store.beat(leaving=True)
 
     async def _pause(self) -> None:
         """Until the next round, or until somebody waits for one; without the store nobody does."""
         fleet = self._leasing.fleet
-        if fleet is None or (self._dispatcher.core.parked() and not self._breaker.open):
+        if fleet is None or (self._dispatcher.core.waits_for_store() and not self._breaker.open):
             await asyncio.sleep(0)
             return
         with contextlib.suppress(TimeoutError):
@@ -93,7 +96,13 @@ class Syncer:
             return
         if (now >= self._beat_s or self._breaker.open) and not await self._beat(now):
             return
-        await self._lend(self._leasing.asks(time.monotonic()))
+        await self._ask(leaving=False)
+
+    async def _ask(self, *, leaving: bool) -> bool:
+        """Ask for everything that is wanted."""
+        now = time.monotonic()
+        slots = list(self._leasing.slots.asks(now, self.replicas, leaving=leaving))
+        return await self._lend(self._leasing.asks(now, leaving=leaving)) and await self._lease(slots)
 
     async def _beat(self, now: float) -> bool:
         beat = await self._called("beat", self._store.beat())
@@ -116,6 +125,17 @@ class Syncer:
                 return False
             for ask, each in zip(group, lent, strict=True):
                 self._dispatcher.handle(_granted(ask, each))
+        return True
+
+    async def _lease(self, asks: Iterable[SlotAsk]) -> bool:
+        fleet = self._leasing.fleet
+        for group in _by_owner(asks):
+            lease_s, sent_s = fleet.lease_s if fleet is not None else 0.0, time.monotonic()
+            leased = await self._called("lease", self._store.lease(group, lease_s))
+            if not isinstance(leased, Sequence):
+                return False
+            for ask, each in zip(group, leased, strict=True):
+                self._dispatcher.handle(_leased(ask, each, sent_s + TRUST * lease_s))
         return True
 
     async def _called(self, operation: str, call: Awaitable[object]) -> object:
@@ -151,9 +171,20 @@ class Syncer:
             self._events.info("store back", replicas=known)
 
 
-def _by_owner(asks: Iterable[Ask]) -> Iterator[list[Ask]]:
+def _leased(ask: SlotAsk, leased: Leased, until_s: float) -> SlotsLeased:
+    return SlotsLeased(
+        scope=ask.scope,
+        tenant=ask.tenant,
+        part=ask.part,
+        count=leased.slots,
+        contended=leased.contended,
+        until_s=until_s,
+    )
+
+
+def _by_owner(asks: Iterable[A]) -> Iterator[list[A]]:
     """Limits of one owner go in one call; owners in the order in which they come, at most MOST_AT_ONCE limits a call."""
-    groups: dict[tuple[str, str], list[Ask]] = {}
+    groups: dict[tuple[str, str], list[A]] = {}
     for ask in asks:
         groups.setdefault((ask.tenant, "" if ask.tenant else ask.part), []).append(ask)
     for group in groups.values():

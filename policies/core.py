@@ -109,11 +109,11 @@ class Core(Seen):
             case Bounced():
                 return self._bounced(event, now)
             case LoadObserved():
-                self._observed(event, now)
+                self._placing.observed(event, now)
             case CacheTurned():
                 self._books.cache_turned(event, now)
             case _ if isinstance(event, OfStore):
-                self._again(self.metering.leasing.told(event, now), now, out)
+                self._told(event, now, out)
             case _:
                 self._changed(event, now, out)
         return None
@@ -141,6 +141,12 @@ class Core(Seen):
 
     # ---- requests
 
+    def _told(self, event: OfStore, now: float, out: list[Decision]) -> None:
+        """What the store of several replicas says may be what somebody waits for."""
+        self._again(self.metering.leasing.told(event, now), now, out)
+        for pool in self.metering.leasing.wakes():
+            self._placing.touch_waiting(pool)
+
     def _again(self, parked: Sequence[Parked], now: float, out: list[Decision]) -> None:
         """They have waited to hear of their limits, and ask once more."""
         for each in parked:
@@ -161,10 +167,8 @@ class Core(Seen):
         claim = None
         if self.metering.limited:
             held = self.metering.reserve(request, now, due_s)
-            if isinstance(held, Reject):
-                return held
-            if isinstance(held, Parked):
-                return None
+            if isinstance(held, (Reject, Parked)):
+                return held if isinstance(held, Reject) else None
             claim = held
         ticket = assessing.ticket(request, queues, now, claim)
         queue = ticket.pool
@@ -183,8 +187,8 @@ class Core(Seen):
         reason = assessing.may_not_wait(ticket, self._placing.random, now)
         if reason is not None:
             del books.tickets[request.id]
-            if claim is not None:
-                claim.refund(now)
+            if claim is not None and not self.metering.leasing.turn_away(claim, request, now, due_s):
+                return None
             return reject(books, request, queue, reason, now)
         assessing.stand_in_line(ticket)
         if (books.enqueue(ticket) and not free) or books.victims:
@@ -307,6 +311,7 @@ class Core(Seen):
 
     def _sweep(self, now: float) -> None:
         self._sweep_s = now + SWEEP_S
+        self.metering.leasing.slots.expire(now)
         for load in self._books.loads.values():
             if load.forget_stale_sight(now):
                 self._placing.freed(load)
@@ -315,12 +320,6 @@ class Core(Seen):
         self._placing.look_after_pools(now)
 
     # ---- endpoints and settings
-
-    def _observed(self, event: LoadObserved, now: float) -> None:
-        load = self._books.loads.get(event.endpoint)
-        if load is not None:
-            load.observe(event, now)
-            self._placing.freed(load)
 
     def _settings_changed(self, settings: Settings, now: float) -> None:
         if not settings.bands:

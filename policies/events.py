@@ -160,6 +160,18 @@ class QuotaGranted(Message):
     wait_s: float | None = None
 
 
+class SlotsLeased(Message):
+    """So many of the slots of a scope may be used here until `until_s`, on the driver's clock. `contended`: other replicas
+    want more than they have."""
+
+    scope: str
+    tenant: str
+    part: str
+    count: int
+    contended: bool
+    until_s: float
+
+
 class StoreChanged(Message):
     """Whether the store of several replicas answers, and how many replicas it knows."""
 
@@ -187,7 +199,8 @@ Event = (
     | WallClock
     | QuotaReturned
     | QuotaGranted
+    | SlotsLeased
     | StoreChanged
     | Tick
 )
-OfStore = QuotaReturned | QuotaGranted | StoreChanged
+OfStore = QuotaReturned | QuotaGranted | SlotsLeased | StoreChanged

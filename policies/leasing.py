@@ -11,11 +11,14 @@ A request that needs more than is here is parked until then, PARK_S at most; it 
 from collections.abc import Iterator
 from math import inf
 
-from policies.events import OfStore, QuotaGranted, QuotaReturned
+from policies.events import OfStore, QuotaGranted, QuotaReturned, SlotsLeased, StoreChanged
 from policies.state.blocks import EMPTY_S, Block
 from policies.state.books import Books
+from policies.state.claims import Claim
 from policies.state.meters import MICRO, Bucket, Rule, Wall
 from policies.state.parked import Parked
+from policies.state.queues import PoolQueue
+from policies.state.slotleases import SlotLeases
 from policies.types import Fleet, InferenceRequest, Message, Settings
 
 PARK_S = 0.05
@@ -49,6 +52,8 @@ class Leasing:
     def __init__(self, books: Books) -> None:
         self.fleet: Fleet | None = None
         self.parked_total = 0
+        self.slots = SlotLeases()
+        self._woken: list[PoolQueue] = []  # where somebody waits for a slot that has come
         self._books = books
         self._blocks: dict[Rule, Block] = {}
         self._replicas = 1
@@ -62,6 +67,7 @@ class Leasing:
         if self.fleet is None and settings.fleet is not None:
             self._replicas = settings.fleet.replicas
         self.fleet, self._scale = settings.fleet, settings.timer_scale
+        self.slots.change(self.fleet.lease_s if self.fleet is not None else 0.0, self._scale)
 
     def policy(self, settings: Settings, tenant: str) -> str:
         """What holds for a tenant, or for what all share, when the store does not answer. Empty: there is none."""
@@ -92,6 +98,15 @@ class Leasing:
         self._books.timers.set(parked, due_s)
         return parked
 
+    def turn_away(self, claim: Claim, request: InferenceRequest, now: float, due_s: float) -> bool:
+        """It may not wait in its queue, and gives back what was held for it. False: it waits for the store instead,
+        which may have the slot that it lacks."""
+        claim.refund(now)
+        if now >= due_s or not claim.slots_to_come():
+            return True
+        self.park(request, [], now, due_s)
+        return False
+
     def leave(self, request_id: str) -> Parked | None:
         """It waits no more, if it did."""
         parked = self._books.parked.pop(request_id, None)
@@ -107,6 +122,10 @@ class Leasing:
 
     def told(self, event: OfStore, now: float) -> list[Parked]:
         """Take it in. Those who may ask again now wait no more."""
+        if isinstance(event, SlotsLeased):
+            key = (event.scope, event.tenant, event.part)
+            self._wake(self.slots.granted(key, event.count, event.contended, event.until_s))
+            return self._leave_those_for_slots()
         if isinstance(event, (QuotaReturned, QuotaGranted)):
             block = self._blocks.get(Rule(event.scope, event.tenant, event.part, event.metric))
             if block is None or self.fleet is None:
@@ -116,12 +135,29 @@ class Leasing:
                 block.hand_back(event.amount)
                 return []
             return self._granted(block, event, now)
+        return self._store_changed(event)
+
+    def _store_changed(self, event: StoreChanged) -> list[Parked]:
         self._replicas, self.down = max(1, event.replicas), not event.up
         for block in self._blocks.values():
             block.count(self._replicas)
             if self.down:
                 block.go_alone()
+        self._wake(self.slots.alone(self._replicas if self.down else 0))
         return self.leave_all() if self.down else []
+
+    def _leave_those_for_slots(self) -> list[Parked]:
+        waiting = [name for name, each in self._books.parked.items() if not each.needs]
+        return [parked for name in waiting if (parked := self.leave(name)) is not None]
+
+    def wakes(self) -> list[PoolQueue]:
+        """Where somebody waits for a slot that has come, since this was last asked."""
+        woken, self._woken = self._woken, []
+        return woken
+
+    def _wake(self, pools: list[PoolQueue]) -> None:
+        """Somebody waits there for a slot, and one has come."""
+        self._woken += pools
 
     def _granted(self, block: Block, event: QuotaGranted, now: float) -> list[Parked]:
         block.look(now)

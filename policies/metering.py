@@ -210,6 +210,8 @@ class Metering:
         slots = self._slots.get(key)
         if slots is None:
             slots = self._slots[key] = Slots(scope.name, scope.part, scope.limits.max_concurrency or 0)
+            if self.leasing.fleet is not None:
+                self.leasing.slots.take(key, slots)
         return slots
 
     def _meter(self, rule: Rule) -> Meter:
@@ -255,7 +257,7 @@ class Metering:
         owner = self._settings.tenants.get(tenant) if self._settings is not None else None
         scopes = limits.scopes_of(owner) if owner is not None else ()
         mine = [self._slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
-        return [SlotView(scope=slots.scope, part=slots.part, cap=slots.cap, used=slots.used) for slots in mine]
+        return [SlotView(scope=slots.scope, part=slots.part, cap=slots.whole, used=slots.used) for slots in mine]
 
     def mode_of(self, tenant: str) -> str | None:
         """Whether its rates and budgets are enforced or only counted; None: there is no such tenant."""

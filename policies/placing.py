@@ -11,7 +11,7 @@ from random import Random
 from policies import classes, lanes
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
-from policies.events import Bounced, Finished
+from policies.events import Bounced, Finished, LoadObserved
 from policies.ordering import heads_of, in_turn, served, settled
 from policies.pool import lent
 from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
@@ -64,6 +64,13 @@ class Placing:
         """Endpoints, bounds or pools are others now."""
         for pool in self.books.pools.values():
             self.touch_waiting(pool)
+
+    def observed(self, event: LoadObserved, now: float) -> None:
+        """An engine has said how loaded it is."""
+        load = self.books.loads.get(event.endpoint)
+        if load is not None:
+            load.observe(event, now)
+            self.freed(load)
 
     def look_after_pools(self, now: float) -> None:
         """Once a second: lanes and classes change slowly, and so does what is lent."""

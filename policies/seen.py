@@ -1,6 +1,7 @@
 """What others may see of the core: counts and views, never the books themselves."""
 
 from policies.assessing import Assessing
+from policies.metering import Metering
 from policies.state.books import Books
 from policies.state.views import EndpointView, FlowView, PoolView, Totals
 
@@ -10,6 +11,7 @@ class Seen:
 
     _books: Books
     _assessing: Assessing
+    metering: Metering
 
     def totals(self) -> Totals:
         """Counts since the start, and what is queued and in flight now."""
@@ -30,6 +32,10 @@ class Seen:
     def parked(self) -> int:
         """How many wait for the store to lend more of a limit; in flight in `totals`."""
         return len(self._books.parked)
+
+    def waits_for_store(self) -> bool:
+        """Whether anybody waits for what the store may have: more of a limit, or a slot."""
+        return bool(self._books.parked) or self.metering.leasing.slots.hurry.wanted
 
     def lengths(self) -> str:
         """What has been learned of lengths, for `LengthsRestored` in a later run."""

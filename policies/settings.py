@@ -144,8 +144,8 @@ def _wrong_fleet(fleet: Fleet | None) -> Iterator[str]:
     if fleet is None:
         return
     yield from _unknown("fleet.on_store_down", fleet.on_store_down, WITHOUT_STORE)
-    if fleet.sync_s <= 0 or fleet.replicas < 1:
-        yield "fleet: sync_s and replicas must be positive"
+    if fleet.sync_s <= 0 or fleet.lease_s <= 0 or fleet.replicas < 1:
+        yield "fleet: sync_s, lease_s and replicas must be positive"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:

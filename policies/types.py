@@ -253,10 +253,12 @@ class Fleet:
     """Several replicas share limits through a store, which the driver asks every `sync_s` (tenancy.md 8).
 
     `on_store_down`, when it does not answer: local_share (each takes its part), open (rates and budgets refuse nobody)
-    or closed (who has any is refused). `replicas` until the store has told how many there are.
+    or closed (who has any is refused). `replicas` until the store has told how many there are. Slots are leased for
+    `lease_s`: after the death of a replica its slots are nobody's for so long.
     """
 
     sync_s: float = 0.25
+    lease_s: float = 30.0
     on_store_down: str = "local_share"
     replicas: int = 1
 

@@ -14,6 +14,7 @@ from gateway.config.scheduling import Classes
 from policies.types import SHARED
 
 POOLS_A_MODEL = 4  # tenancy.md 1.1
+SYNCS_A_LEASE = 20  # so that a few lost calls lose no lease
 MIN_SHARES = 0.5
 ROUNDING = 1e-9
 
@@ -29,8 +30,17 @@ def contradictions(plain: Plain, *, keys_asked: bool = False) -> Iterator[Proble
     yield from _outputs(root)
     yield from _lenders(root)
     yield from _idle_fields(root)
+    yield from _short_leases(_mapping(root.get("redis")))
     yield from _closed_to_long_prompts(root)
     yield from _classes(root)
+
+
+def _short_leases(redis: Mapping) -> Iterator[Problem]:
+    lease_s, sync_s = redis.get("lease_s", 30.0), redis.get("sync_s", 0.25)
+    if not isinstance(lease_s, int | float) or not isinstance(sync_s, int | float) or not 0 < sync_s <= 5:
+        return
+    if lease_s < SYNCS_A_LEASE * sync_s:
+        yield Problem(path=("redis", "lease_s"), message=f"must be at least {SYNCS_A_LEASE} times sync_s, {sync_s:g}")
 
 
 def _references(root: Mapping) -> Iterator[Problem]:

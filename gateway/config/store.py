@@ -51,6 +51,11 @@ class Redis(Section):
     sync_s: Annotated[float, Number(0.05, 5)] = Field(
         0.25, description="Period in which it is asked and told.", json_schema_extra=RESTART
     )
+    lease_s: Annotated[float, Number(5, 300)] = Field(
+        30.0,
+        description="Slots are leased for so long: those of a replica that died are free after it. At least 20 `sync_s`.",
+        json_schema_extra=RESTART,
+    )
     expected_replicas: Annotated[int, Whole(1, 256)] = Field(
         1, description="How many replicas share the limits, until the store has told."
     )
@@ -58,4 +63,9 @@ class Redis(Section):
 
     def described(self, scale: float) -> dict[str, object]:
         """What the core needs to know of it, with times scaled."""
-        return {"sync_s": self.sync_s * scale, "on_store_down": self.on_store_down, "replicas": self.expected_replicas}
+        return {
+            "sync_s": self.sync_s * scale,
+            "lease_s": self.lease_s * scale,
+            "on_store_down": self.on_store_down,
+            "replicas": self.expected_replicas,
+        }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from policies.leasing import Ask
+from policies.state.slotleases import SlotAsk
 
 
 class StoreError(Exception):
@@ -30,6 +31,13 @@ class Lent(NamedTuple):
     wait_s: float | None
 
 
+class Leased(NamedTuple):
+    """What became of a `SlotAsk`. `contended`: others want more than they have."""
+
+    slots: int
+    contended: bool
+
+
 class Store(Protocol):
     """Every call raises StoreError; none is repeated."""
 
@@ -39,6 +47,10 @@ class Store(Protocol):
 
     async def lend(self, asks: Sequence[Ask], replicas: int) -> Sequence[Lent]:
         """Ask for limits of one owner: a tenant, or a model that all share."""
+        ...
+
+    async def lease(self, asks: Sequence[SlotAsk], lease_s: float) -> Sequence[Leased]:
+        """Ask for slots of one owner."""
         ...
 
     async def close(self) -> None:

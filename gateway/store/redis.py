@@ -1,4 +1,4 @@
-"""The store in Redis: two scripts, each over keys of one hash tag, so that Redis Cluster takes them too.
+"""The store in Redis: a few scripts, each over keys of one hash tag, so that Redis Cluster takes them too.
 
 Scripts go by their digest, and whole where Redis does not know them (after a restart, a flush, a failover); SCRIPT LOAD
 is never used, proxies refuse it. No call is repeated and none is cancelled by whoever waits for it. A call that is cut
@@ -16,9 +16,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.store import Beat, Lent, StoreError
+from gateway.store import Beat, Leased, Lent, StoreError
 from policies.leasing import Ask
 from policies.state.meters import MICRO
+from policies.state.slotleases import SlotAsk
 
 ALIVE_S = 10.0  # a replica that says nothing for so long is none
 
@@ -31,7 +32,7 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-LEASE, BEAT = Script("lease.lua"), Script("beat.lua")
+LEND, SLOTS, BEAT = Script("lend.lua"), Script("slots.lua"), Script("beat.lua")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +73,19 @@ class RedisStore:
         arguments = [replicas]
         for key, ask in zip(keys, asks, strict=True):
             arguments += self._numbers(key, ask)
-        answer = [int(number) for number in await self._run(LEASE, keys, arguments)]
+        answer = [int(number) for number in await self._run(LEND, keys, arguments)]
         time_us = answer.pop()
         lent = list(_lent(answer))
         for key, ask, each in zip(keys, asks, lent, strict=True):
             self._known[key] = (each.used, time_us, ask.period)
         return lent
+
+    async def lease(self, asks: Sequence[SlotAsk], lease_s: float) -> Sequence[Leased]:
+        """Ask for slots of one owner."""
+        keys = [slots_key(self._prefix, ask) for ask in asks]
+        numbers = [number for ask in asks for number in (ask.cap, ask.want, ask.used)]
+        found = await self._run(SLOTS, keys, [self._name, max(1, round(lease_s * 1000)), *numbers])
+        return [Leased(int(found[at]), bool(found[at + 1])) for at in range(0, len(found), 2)]
 
     async def close(self) -> None:
         """Close its connections."""
@@ -103,10 +111,19 @@ class RedisStore:
 
 
 def key_of(prefix: str, ask: Ask) -> str:
-    """The key of a limit. All of one owner have the same hash tag: what stands between the first braces."""
+    """The key of a limit."""
+    return f"{_of_owner(prefix, ask)}:q:{'.'.join(part for part in (ask.scope, ask.part, ask.metric) if part)}"
+
+
+def slots_key(prefix: str, ask: SlotAsk) -> str:
+    """The key of slots."""
+    return f"{_of_owner(prefix, ask)}:s:{'.'.join(part for part in (ask.scope, ask.part) if part)}"
+
+
+def _of_owner(prefix: str, ask: Ask | SlotAsk) -> str:
+    """How all keys of one owner begin: what stands between the first braces decides where in a cluster they are."""
     owner = f"t:{ask.tenant}" if ask.tenant else f"m:{ask.part}"
-    rule = (ask.scope, ask.part, ask.metric) if ask.part else (ask.scope, ask.metric)
-    return f"{prefix}:{{{owner}}}:q:{'.'.join(rule)}"
+    return f"{prefix}:{{{owner}}}"
 
 
 def _lent(numbers: Sequence[int]) -> Iterator[Lent]:

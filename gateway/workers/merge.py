@@ -115,8 +115,8 @@ def _meter(views: list[Body]) -> dict[str, Any]:
 
 
 def _slots(views: list[Body]) -> dict[str, Any]:
-    """Each has its part of them."""
-    return {**views[0], **{name: sum(view[name] for view in views) for name in ("limit", "used")}}
+    """Each knows how many there are, and how many run with it."""
+    return {**views[0], "used": sum(view["used"] for view in views)}
 
 
 def _flow(views: list[Body]) -> dict[str, Any]:

@@ -40,17 +40,41 @@ class Density:
         self.bytes_per_token = min(MOST_BYTES_PER_TOKEN, max(LEAST_BYTES_PER_TOKEN, CAUTION * self._mean))
 
 
-class Slots:
-    """How many requests of one scope may run at a time."""
+class Hurry:
+    """Somebody waits for what a store may have."""
 
-    __slots__ = ("blocked", "cap", "part", "scope", "used")
+    __slots__ = ("wanted",)
+
+    def __init__(self) -> None:
+        self.wanted = False
+
+
+class Slots:
+    """How many requests of one scope may run at a time. Of `whole` in all `cap` may run here; those are fewer where
+    replicas share them, and `missed` counts who found none since more were asked for."""
+
+    __slots__ = ("blocked", "cap", "hurry", "missed", "part", "scope", "used", "whole")
 
     def __init__(self, scope: str, part: str, cap: int) -> None:
         self.scope = scope
         self.part = part  # the key or the model
-        self.cap = cap
-        self.used = 0
+        self.cap = self.whole = cap
+        self.used = self.missed = 0
+        self.hurry: Hurry | None = None
         self.blocked: dict[object, PoolQueue] = {}  # where somebody waits for one
+
+    def miss(self) -> None:
+        """Somebody found none."""
+        if self.cap < self.whole:
+            self.missed += 1
+            if self.hurry is not None:
+                self.hurry.wanted = True
+
+    def unblock(self) -> list[PoolQueue]:
+        """Where somebody has waited for one. There is one now."""
+        waiting = list(self.blocked.values())
+        self.blocked = {}
+        return waiting
 
 
 class Account:
@@ -172,10 +196,16 @@ class Claim:
         """Whether it could run as far as slots go."""
         return all(slots.used < slots.cap for slots in self.terms.slots)
 
+    def slots_to_come(self) -> bool:
+        """Whether none that it lacks is taken for certain: the store may lease more."""
+        lacking = [slots for slots in self.terms.slots if slots.used >= slots.cap]
+        return bool(lacking) and all(slots.hurry is not None and slots.cap < slots.whole for slots in lacking)
+
     def has_slot(self, pool: PoolQueue) -> bool:
         """The same; if it cannot, `pool` is looked at again when it can."""
         for slots in self.terms.slots:
             if slots.used >= slots.cap:
+                slots.miss()
                 slots.blocked[pool.key] = pool
                 self.waited = pool.capped = True
                 return False
@@ -193,8 +223,7 @@ class Claim:
         for slots in self._holds:
             slots.used -= 1
             if slots.blocked:
-                waiting += slots.blocked.values()
-                slots.blocked = {}
+                waiting += slots.unblock()
         self._holds = ()
         return waiting
 

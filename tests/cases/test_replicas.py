@@ -15,6 +15,7 @@ from tests.kit.fleet import Fleet, fleet
 from tests.kit.invariants import conserved
 from tests.kit.processes import until_async
 from tests.kit.redis import needs_redis
+from tests.kit.script_engine import HANG, Seen, Wait
 from tests.kit.stage import paced, quantile
 from tests.kit.tenants import tenant
 
@@ -215,3 +216,51 @@ async def test_who_leaves_while_it_is_parked_leaves_nothing_behind(tmp_path: Pat
 
         await until_async(quiet, 5.0, "something is still held")
         assert conserved(await made.replicas[0].metrics()) == []
+
+
+async def test_row_20_slots_hold_for_all_replicas_and_those_of_a_killed_one_come_back(tmp_path: Path) -> None:
+    limits = {"max_concurrency": 5, "max_queued": 100}
+    async with fleet(tmp_path, [tenant("acme", limits=limits)], redis={"lease_s": 5}) as made:
+        running = peak = 0
+
+        def answer(seen: Seen) -> Any:
+            nonlocal running, peak
+            running += 1
+            peak = max(peak, running)
+            yield Wait(0.1)
+            running -= 1
+            yield from exact(10)(seen)
+
+        made.engine.answer = answer
+        answers = await asyncio.gather(*(made.ask(number % 2) for number in range(50)))
+        assert [each.status for each in answers] == [200] * 50
+        assert peak == 5
+        by_replica = Counter(number % 2 for number, each in enumerate(answers) if each.status == 200)
+        assert by_replica == {0: 25, 1: 25}
+        made.engine.answer = lambda seen: [HANG]
+        hanging = [asyncio.create_task(made.ask(0)) for _ in range(5)]
+
+        async def all_taken() -> bool:
+            return (await made.replicas[0].metrics()).sum("forebay_attempts_open") == 5
+
+        await until_async(all_taken, 5.0, "not all slots are taken")
+        made.engine.answer = exact(10)
+        made.replicas[0].child.kill()  # type: ignore[union-attr]
+        await asyncio.gather(*hanging, return_exceptions=True)
+        began_s = time.monotonic()
+        assert (await made.ask(1)).status == 200
+        assert 2.0 < time.monotonic() - began_s < 6.5
+
+
+@pytest.mark.parametrize("max_queued", [0, 10])
+async def test_row_20_what_may_not_wait_is_refused_as_with_one_replica(tmp_path: Path, max_queued: int) -> None:
+    limits = {"max_concurrency": 6, "max_queued": max_queued}
+    async with fleet(tmp_path, [tenant("acme", limits=limits)]) as made:
+        made.engine.answer = lambda seen: [Wait(0.5), *exact(10)(seen)]
+        answers = await asyncio.gather(*(made.ask(number % 2) for number in range(50)))
+        found = Counter(each.header("x-forebay-reason") or "ok" for each in answers)
+        if max_queued == 0:
+            assert found == {"ok": 6, "concurrency": 44}
+        else:
+            assert found["ok"] >= 20
+            assert found["ok"] + found["queue_full"] == 50

@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from gateway.store import StoreError
-from gateway.store.redis import LEASE, Place, RedisStore, key_of
+from gateway.store.redis import LEND, Place, RedisStore, key_of
 from policies.leasing import Ask
 from policies.state.meters import MICRO, Bucket, Purse, Rule, Wall
+from policies.state.slotleases import SlotAsk
 from policies.types import Budget
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.processes import free_ports
@@ -213,8 +214,8 @@ async def test_calls_cut_short_at_any_instant_never_give_their_reply_to_another(
 async def test_the_script_and_the_core_count_alike(server: RedisServer, kind: str, seed: int) -> None:
     """10,000 random sequences in all. The time is the test's: it stands in the place of Redis's own."""
     random = Random(seed)
-    text = LEASE.text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
-    assert text != LEASE.text
+    text = LEND.text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
+    assert text != LEND.text
     client = Redis.from_url(server.url)
     for _ in range(10):
         expected: list[tuple[int, int, bool]] = []
@@ -241,7 +242,7 @@ def _sequence(random: Random, kind: str, pipe: Any, expected: list[Any], key: st
         meter.bound(Budget(id="b", amount=random.choice([5, 10**6, 10**15])))
     for _ in range(8):
         now_us += random.choice([0, 1, 999, 150_000, 60_000_001, random.randrange(10**9)])
-        period = meter.look(now_us / MICRO)
+        period = meter.look((now_us + 0.5) / MICRO)
         if kind == "rate" and isinstance(meter, Bucket):
             meter._seen_us = now_us  # seconds as a double are not exact to the microsecond so far from 1970
         step = random.random()
@@ -263,3 +264,43 @@ def _sequence(random: Random, kind: str, pipe: Any, expected: list[Any], key: st
         numbers = [meter.capacity // MICRO, per_minute, period, 1000, *pairs, 0]
         pipe.evalsha(digest, 1, key, 10**9, *numbers, *divmod(now_us, MICRO))
         expected.append((need if fits else 0, meter.used, fits))
+
+
+async def lease(store: RedisStore, want: int, used: int = 0, cap: int = 5, lease_s: float = 30.0) -> tuple[int, bool]:
+    """How many slots it has then, and whether others want more."""
+    asked = SlotAsk(scope="tenant", tenant="acme", part="", cap=cap, want=want, used=used)
+    (leased,) = await store.lease([asked], lease_s)
+    return leased.slots, leased.contended
+
+
+async def test_no_more_slots_are_leased_than_there_are(server: RedisServer, store: RedisStore) -> None:
+    other = RedisStore(place(server.url), "two")
+    assert await lease(store, 3) == (3, False)
+    assert await lease(other, 5) == (2, False)
+    assert await lease(store, 5, used=3) == (3, True)
+    assert await lease(store, 1, used=0) == (1, True)
+    assert await lease(other, 5, used=2) == (4, False)
+    assert await lease(store, 0) == (0, True)
+    assert await lease(other, 5, used=4) == (5, False)
+    await other.close()
+
+
+async def test_who_wants_slots_gets_its_part_of_them_as_others_end_theirs(
+    server: RedisServer, store: RedisStore
+) -> None:
+    other = RedisStore(place(server.url), "two")
+    assert await lease(store, 5) == (5, False)
+    assert await lease(other, 5) == (0, False)
+    assert await lease(store, 5, used=5) == (5, True)  # what runs counts
+    assert await lease(store, 5, used=2) == (3, True)
+    assert await lease(other, 5) == (2, True)
+    await other.close()
+
+
+async def test_slots_of_the_dead_are_free_when_their_lease_ends(server: RedisServer, store: RedisStore) -> None:
+    other = RedisStore(place(server.url), "two")
+    assert await lease(other, 5, used=5, lease_s=0.2) == (5, False)
+    assert await lease(store, 5) == (0, False)
+    await asyncio.sleep(0.25)
+    assert await lease(store, 5) == (5, False)
+    await other.close()

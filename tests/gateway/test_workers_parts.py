@@ -24,7 +24,7 @@ from gateway.workers import merge
 from gateway.workers.backoff import MOST_S, STEADY_S, Backoff
 from gateway.workers.needed import missing
 from gateway.workers.numbers import Numbers
-from policies.types import Fleet, Limits, Model, Tenant
+from policies.types import Fleet
 from tests.kit.gateway import Metrics as Scrape
 from tests.kit.gateway import config
 from tests.kit.invariants import conserved
@@ -182,7 +182,7 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
     both = merge.usage([one, {**one, "limits": [fuller, key]}])
     doubled = dict.fromkeys(counts, 3.0)
     assert both["limits"] == [{**fuller, **doubled, "denied": {"enforce": 6, "shadow": 0}}, key]
-    assert both["concurrency"] == [{**slots, "limit": 128, "used": 14}]
+    assert both["concurrency"] == [{**slots, "used": 14}]
     assert both["queue"] == {**queue, "queued": 2, "queued_bytes": 20}
 
 
@@ -213,17 +213,11 @@ def test_what_workers_must_share_is_asked_for_with_its_place() -> None:
     assert missing(loaded(**shared), 2) == []
 
 
-def test_slots_are_cut_into_parts_and_the_number_of_replicas_is_known_from_the_start() -> None:
-    limits = Limits(rpm=60, max_concurrency=9)
-    acme = Tenant(id="acme", limits=limits, keys={"k1": Limits(max_concurrency=1)}, models={"m": limits})
-    models = {"m": Model(name="m", limits=limits)}
-    known = replace(settings(), tenants={"acme": acme}, models=models, fleet=Fleet(sync_s=0.1, replicas=1))
+def test_the_number_of_replicas_is_known_from_the_start() -> None:
+    known = replace(settings(), fleet=Fleet(sync_s=0.1, replicas=1))
     assert part_of(known, 1) is known
     part = part_of(known, 4)
-    cut = Limits(rpm=60, max_concurrency=2)
-    assert part.tenants["acme"] == replace(acme, limits=cut, keys={"k1": Limits(max_concurrency=1)}, models={"m": cut})
-    assert part.models["m"].limits == cut
-    assert part.fleet is not None and part.fleet.replicas == 4
+    assert part == replace(known, fleet=Fleet(sync_s=0.1, replicas=4))
     more = part_of(replace(known, fleet=Fleet(sync_s=0.1, replicas=8)), 4)
     assert more.fleet is not None and more.fleet.replicas == 8
 

@@ -25,6 +25,7 @@ from policies.events import (
     QuotaGranted,
     QuotaReturned,
     SettingsChanged,
+    SlotsLeased,
     StoreChanged,
     Tick,
     WallClock,
@@ -47,6 +48,7 @@ EVENTS: list[Event] = [
     WallClock(offset_s=1.75e9),
     QuotaReturned(scope="tenant", tenant="acme", part="", metric="tpm", amount=10**15),
     QuotaGranted(scope="model", tenant="", part="llama", metric="rpm", granted=1, reported=0, used=10**21, wait_s=0.5),
+    SlotsLeased(scope="key", tenant="acme", part="k1", count=3, contended=True, until_s=25.5),
     StoreChanged(up=False, replicas=4),
     Tick(),
 ]

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from policies.decisions import Dispatch, Reason, Reject
-from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, StoreChanged, Tick
+from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, SlotsLeased, StoreChanged, Tick
 from policies.leasing import PARK_S, Ask
 from policies.state.meters import MICRO
+from policies.state.slotleases import SlotAsk
 from policies.types import Budget, Fleet, Settings
 from tests.policies import given
 from tests.policies.tenants import Quotas, acme, limited
@@ -218,3 +219,90 @@ def test_what_a_client_is_told_is_left_counts_the_fleet_and_its_block() -> None:
     assert standing is not None
     assert standing.levels["tpm"].left == 740
     assert isinstance(world.ask("never", tokens=5000), Reject)
+
+
+# ---- slots
+
+
+def lease(world: Replica, ask: SlotAsk, count: int, now: float = 0.0, *, contended: bool = False) -> list[str]:
+    """What the store has leased until 25 s later."""
+    event = SlotsLeased(
+        scope=ask.scope, tenant=ask.tenant, part=ask.part, count=count, contended=contended, until_s=now + 25.0
+    )
+    return [each.request_id for each in world.happen(event, now) if isinstance(each, Dispatch)]
+
+
+def slot_asks(world: Replica, now: float, *, leaving: bool = False) -> list[tuple[int, int]]:
+    """How many are wanted of how many that run."""
+    return [(ask.want, ask.used) for ask in world.core.metering.leasing.slots.asks(now, 2, leaving=leaving)]
+
+
+def slot_ask(world: Replica, now: float) -> SlotAsk:
+    (ask,) = world.core.metering.leasing.slots.asks(now, 2)
+    return ask
+
+
+def test_requests_wait_for_a_lease_in_their_queue_and_run_as_far_as_it_goes() -> None:
+    world = Replica(acme(max_concurrency=8))
+    assert [world.told(name) for name in "abc"] == ["queued"] * 3
+    ask = slot_ask(world, 0.0)
+    assert (ask.cap, ask.want, ask.used) == (8, 4, 0)  # three, and one to spare
+    assert lease(world, ask, 2) == ["a", "b"]
+    world.end("a", 0.1)
+    assert world.told("d", 0.2) == "queued"  # c went first
+
+
+def test_spare_slots_go_back_after_a_second_and_all_of_them_when_it_ends() -> None:
+    world = Replica(acme(max_concurrency=8))
+    world.ask("a")
+    lease(world, slot_ask(world, 0.0), 2)
+    assert slot_asks(world, 0.3) == []
+    world.end("a", 0.4)
+    assert slot_asks(world, 0.5) == []
+    assert slot_asks(world, 1.6) == [(0, 0)]
+    assert slot_asks(world, 1.6, leaving=True) == [(0, 0)]
+
+
+def test_a_lease_is_renewed_in_time_and_not_used_when_it_could_not_be() -> None:
+    world = Replica(acme(max_concurrency=8))
+    world.ask("a")
+    lease(world, slot_ask(world, 0.0), 2)
+    assert slot_asks(world, 9.9) == []
+    assert slot_asks(world, 10.0) == [(2, 1)]
+    assert world.told("late", 26.0) == "queued"  # as after a stop of the process
+
+
+def test_who_has_more_than_its_part_gives_way_as_its_requests_end() -> None:
+    world = Replica(acme(max_concurrency=4))
+    for name in "abcd":
+        world.ask(name)
+    lease(world, slot_ask(world, 0.0), 4)
+    world.ask("e", 0.1)
+    (ask,) = world.core.metering.leasing.slots.asks(10.0, 2)
+    lease(world, ask, 2, 10.0, contended=True)
+    world.end("a", 10.1)
+    assert world.core.totals().queued == 1  # three run, and two may
+    assert slot_asks(world, 10.2) == [(4, 3)]
+
+
+def test_without_the_store_slots_are_divided() -> None:
+    world = Replica(acme(max_concurrency=5))
+    for name in "abc":
+        world.ask(name)
+    world.happen(StoreChanged(up=False, replicas=2), 0.1)
+    assert (world.core.totals().inflight, world.core.totals().queued) == (2, 1)
+    one = Replica(acme(max_concurrency=1))
+    one.happen(StoreChanged(up=False, replicas=2), 0.0)
+    assert one.told("a") == "ok"
+
+
+def test_who_may_not_wait_in_a_queue_waits_for_the_store_to_say_whether_there_is_a_slot() -> None:
+    world = Replica(acme(max_concurrency=4, max_queued=0))
+    assert world.told("a") == "queued"
+    assert world.core.parked() == 1
+    assert lease(world, slot_ask(world, 0.0), 1) == ["a"]
+    assert world.told("b", 0.1) == "concurrency"  # there was no more, a moment ago
+    assert slot_asks(world, 0.25) == [(3, 1)]
+    assert world.told("c", 0.25) == "queued"
+    decisions = world.happen(Tick(), 0.25 + PARK_S)
+    assert [each.reason for each in decisions if isinstance(each, Reject)] == [Reason.CONCURRENCY]

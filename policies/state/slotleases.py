@@ -1,0 +1,132 @@
+"""Slots that several replicas share: this one runs as many as were leased to it (tenancy.md 8.3).
+
+A lease is a number of slots until a moment. It holds what runs here and a few spare ones, is renewed three times before
+it ends, and shrinks when others want more and this replica has more than its part. What runs is never cut: it counts
+in the store as long as it runs. A replica that cannot renew stops using its lease before the store gives it away.
+"""
+
+from collections.abc import Iterator
+
+from policies.state.claims import Hurry, Slots
+from policies.state.queues import PoolQueue
+from policies.types import Message
+
+IDLE_S = 1.0  # spare slots that nobody took for so long go back
+RENEWALS = 3
+TRUST = 5 / 6  # of a lease, from the moment its renewal was sent
+
+Key = tuple[str, str, str]  # scope, tenant, part
+
+
+class SlotAsk(Message):
+    """What is wanted of one limit: `want` slots of `cap`, of which `used` run here."""
+
+    scope: str
+    tenant: str
+    part: str
+    cap: int
+    want: int
+    used: int
+
+
+class Lease:
+    """Of one limit. `contended`: others want more than they have."""
+
+    __slots__ = ("asked_s", "busy_s", "contended", "count", "slots", "until_s", "wanted")
+
+    def __init__(self) -> None:
+        self.slots: Slots | None = None
+        self.count = 0
+        self.wanted = 0
+        self.contended = False
+        self.asked_s = self.busy_s = self.until_s = 0.0
+
+
+class SlotLeases:
+    """All leases of a replica. `lease_s` 0: slots are not shared."""
+
+    def __init__(self) -> None:
+        self.lease_s = 0.0
+        self.hurry = Hurry()
+        self._leases: dict[Key, Lease] = {}
+        self._share = 0  # replicas among which slots are divided while the store does not answer; 0: it does
+        self._scale = 1.0
+
+    def change(self, lease_s: float, scale: float) -> None:
+        """The settings are these now; slots are handed in anew."""
+        self.lease_s, self._scale = lease_s, scale
+        for lease in self._leases.values():
+            lease.slots = None
+
+    def take(self, key: Key, slots: Slots) -> None:
+        """These slots are shared."""
+        lease = self._leases.setdefault(key, Lease())
+        lease.slots, slots.hurry = slots, self.hurry
+        self._bound(lease)
+
+    # ---- what the store has said
+
+    def granted(self, key: Key, count: int, contended: bool, until_s: float) -> list[PoolQueue]:
+        """So many it has until then. Where somebody has waited for more."""
+        lease = self._leases.get(key)
+        if lease is None:
+            return []
+        lease.count, lease.contended, lease.until_s = count, contended, until_s
+        if lease.slots is not None:
+            lease.slots.missed = 0
+            lease.slots.hurry = self.hurry if count >= lease.wanted else None  # no use before the next round
+        return self._bound(lease)
+
+    def alone(self, replicas: int) -> list[PoolQueue]:
+        """The store does not answer, and so many replicas divide all slots; 0: it does again."""
+        self._share = replicas
+        return [pool for lease in self._leases.values() for pool in self._bound(lease)]
+
+    def expire(self, now: float) -> None:
+        """Leases that were not renewed in time are no longer used."""
+        for lease in self._leases.values():
+            if lease.count and lease.until_s <= now:
+                lease.count = 0
+                self._bound(lease)
+
+    def _bound(self, lease: Lease) -> list[PoolQueue]:
+        slots = lease.slots
+        if slots is None:
+            return []
+        before, whole = slots.cap, slots.whole
+        slots.cap = max(1, whole // self._share) if self._share else min(lease.count, whole)
+        return slots.unblock() if slots.cap > before else []
+
+    # ---- what is wanted of it
+
+    def asks(self, now: float, replicas: int, *, leaving: bool = False) -> Iterator[SlotAsk]:
+        """What to ask the store for, as far as anything changed or is due."""
+        self.hurry.wanted = False
+        for key, lease in list(self._leases.items()):
+            if lease.slots is not None:
+                lease.slots.hurry = self.hurry
+            ask = self._ask(key, lease, now, 0 if leaving else max(1, replicas))
+            if ask is not None:
+                lease.asked_s, lease.wanted = now, ask.want
+                yield ask
+            elif lease.slots is None and not lease.count:
+                del self._leases[key]
+
+    def _ask(self, key: Key, lease: Lease, now: float, replicas: int) -> SlotAsk | None:
+        slots = lease.slots
+        used = slots.used if slots is not None else 0
+        whole = slots.whole if slots is not None else 0
+        missed = max(slots.missed, bool(slots.blocked)) if slots is not None else 0
+        spare = max(1, whole // (4 * replicas)) if replicas and whole else 0
+        if used or missed:
+            lease.busy_s = now
+        idle = not used and now - lease.busy_s >= IDLE_S * self._scale
+        want = used if idle or not replicas else min(whole, used + spare + missed)
+        if want == lease.count == 0:
+            return None
+        due = now - lease.asked_s >= self.lease_s / RENEWALS
+        less = want < lease.count - spare or (idle and lease.count > want)
+        more = want > lease.count and (missed > 0 or want != lease.wanted)
+        if not (due or more or less or lease.contended or not replicas):
+            return None
+        return SlotAsk(scope=key[0], tenant=key[1], part=key[2], cap=whole, want=want, used=used)
