@@ -130,20 +130,19 @@ class Gateway:
         self._dispatcher.tell_the_time()
         if self._lengths is not None:
             self._lengths.restore(lambda state: self._dispatcher.handle(LengthsRestored(state=state)))
+        self._roster.start()
         listener = await self._listen()
         if listener is None:
+            await self._roster.close()
             self._line.close()
             self._close_logs()
             return 1
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self._reloader.ask, "SIGHUP")
-        self._roster.start()
-        self._reloader.start()
-        if self._lengths is not None:
-            self._lengths.start()
-        if self._syncer is not None:
-            self._syncer.start()
+        for part in (self._reloader, self._lengths, self._syncer):
+            if part is not None:
+                part.start()
         sweeper = tasks.start(self._sweep(), "sweep")
         sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
         self._phase, self._services.ready = "serving", True
@@ -165,6 +164,8 @@ class Gateway:
         except OSError as error:
             assembly.cannot_listen(self._loaded, "admin", error)
             return None
+        if self._replica is not None:
+            await self._roster.look()  # others serve meanwhile, and know the engines
         try:
             shared = self._replica is not None
             await self._server.listen(config.listen.host, config.listen.port, self._tls, shared_port=shared)
@@ -238,10 +239,9 @@ class Gateway:
         self._server.stop_accepting()
         self._server.abort()
         await self._roster.close()
-        if self._lengths is not None:
-            await self._lengths.close()
-        if self._syncer is not None:
-            await self._syncer.close()
+        for part in (self._lengths, self._syncer):
+            if part is not None:
+                await part.close()
         await listener.close()
         self._backends.close()
         self._dispatcher.close()

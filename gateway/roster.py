@@ -47,6 +47,11 @@ class Roster:
         self._prober.start()
         self._kv_events.start()
 
+    async def look(self) -> None:
+        """Probe all once, so that those that are well can be used at once. It takes no longer than a probe may."""
+        for name in await self._prober.well(_probe_targets(self._config)):
+            self._directory.good(name)
+
     async def well(self, config: Config) -> set[str]:
         """Those of a new configuration that are new and well: they can be used at once."""
         kept = self._kept(config)
