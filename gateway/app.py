@@ -10,7 +10,7 @@ from importlib.metadata import version as installed_version
 
 import uvloop
 
-from gateway import assembly, tasks
+from gateway import assembly, blocking, tasks
 from gateway.admin.access import Access
 from gateway.admin.app import make_app
 from gateway.admin.listener import Listener, listen, listen_privately
@@ -77,8 +77,7 @@ class Gateway:
         self._began = assembly.prepare(loaded.config, replicas(replica))
         self._version = installed_version("forebay")
         self._phase: Phase = "starting"
-        self._stop = asyncio.Event()
-        self._now = asyncio.Event()  # a second signal: no more grace
+        self._stop, self._now = asyncio.Event(), asyncio.Event()  # a second signal: no more grace
         self._build()
 
     def _build(self) -> None:
@@ -118,6 +117,7 @@ class Gateway:
             services=self._services, shared=self._shared, roster=self._roster, access=self._access, tls=self._tls
         )
         self._reloader = Reloader(self._loaded, self._began, live)
+        self.block_key = blocking.Blocking(self._services, self._syncer).block
         self._watch()
 
     # -- life ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ class Services:
 
     def change(self, terms: Terms) -> None:
         """From now on requests come under these terms."""
-        self.tenants.book, self.given = terms.book, terms.given
+        self.tenants.use(terms.book)
+        self.given = terms.given
         self.timers, self.relay_rules = terms.timers, terms.relay_rules
         self.body_bytes, self.trusted_proxies = terms.body_bytes, terms.trusted_proxies
 

@@ -10,7 +10,7 @@ With the first good answer every limit that was spent from meanwhile is told bef
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -24,10 +24,11 @@ from policies.events import QuotaGranted, QuotaReturned, SlotsLeased, StoreChang
 from policies.leasing import Ask
 from policies.state.slotleases import TRUST, SlotAsk
 
+FAILED = object()
 A = TypeVar("A", Ask, SlotAsk)
-BEAT_S = 2.0
+BEAT_S = 1.0  # a blocked key is known everywhere so soon
 MOST_AT_ONCE = 64  # limits of one owner in a call: a script holds up everybody else in Redis
-OPERATIONS, RESULTS = ("beat", "lend", "lease"), ("good", "failed")
+OPERATIONS, RESULTS = ("beat", "lend", "lease", "block"), ("good", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Syncer:
         self._leasing = given.dispatcher.core.metering.leasing
         self._beat_every_s = BEAT_S * given.scale
         self._beat_s = 0.0  # the next one
+        self.blocked: Callable[[Collection[str]], None] = _nobody
+        self._to_block: set[str] = set()
         self._wanted = asyncio.Event()
         self._ending = False
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +65,11 @@ class Syncer:
         """Begin. Needs a running loop."""
         self._dispatcher.short = self._wanted.set
         self._task = tasks.start(self._run(), "store")
+
+    def block(self, key: str) -> None:
+        """Tell all replicas that a key is blocked, as soon as the store listens."""
+        self._to_block.add(key)
+        self._wanted.set()
 
     async def close(self) -> None:
         """Hand everything back and say goodbye, if the store listens."""
@@ -96,7 +104,15 @@ class Syncer:
             return
         if (now >= self._beat_s or self._breaker.open) and not await self._beat(now):
             return
+        if self._to_block and not await self._block(frozenset(self._to_block)):
+            return
         await self._ask(leaving=False)
+
+    async def _block(self, keys: Collection[str]) -> bool:
+        if await self._called("block", self._store.block(keys)) is FAILED:
+            return False
+        self._to_block.difference_update(keys)
+        return True
 
     async def _ask(self, *, leaving: bool) -> bool:
         """Ask for everything that is wanted."""
@@ -110,6 +126,8 @@ class Syncer:
             return False
         self._beat_s = now + self._beat_every_s
         self._dispatcher.follow_clock(beat.time_s - time.time())
+        if beat.blocked:
+            self.blocked(beat.blocked)
         if self.degraded or beat.replicas != self.replicas:
             self._tell(up=True, replicas=beat.replicas)
         return True
@@ -139,13 +157,13 @@ class Syncer:
         return True
 
     async def _called(self, operation: str, call: Awaitable[object]) -> object:
-        """What a call gives; None: it failed."""
+        """What a call gives, or FAILED."""
         began_s = time.monotonic()
         try:
             found = await call
         except StoreError as error:
             self._failed(operation, error)
-            return None
+            return FAILED
         finally:
             self._observe(time.monotonic() - began_s)
         self.calls[operation, "good"] += 1
@@ -169,6 +187,10 @@ class Syncer:
             self._events.warning("store lost", cause=cause, replicas=known)
         elif changed:
             self._events.info("store back", replicas=known)
+
+
+def _nobody(keys: Collection[str]) -> None:
+    """Nobody wants to know which keys are blocked."""
 
 
 def _leased(ask: SlotAsk, leased: Leased, until_s: float) -> SlotsLeased:

@@ -80,6 +80,10 @@ class Operations(Protocol):
         """What limits tenants, and how far it is used."""
         ...
 
+    def block_key(self, key: str) -> bool:
+        """Let a key open nothing any more, in every replica. False: there is none with this id."""
+        ...
+
     def explain(self, request_id: str) -> Mapping[str, object] | None:
         """What became of a request and why; None when nothing is known of it."""
         ...

@@ -82,15 +82,32 @@ def list_keys(
 def disable(
     config: ConfigOption,
     key: Annotated[str, typer.Argument(metavar="ID", help="The id of the key.")],
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="Tell the running gateway too. Its admin token: FOREBAY_ADMIN_TOKEN."),
+    ] = False,
 ) -> None:
     """Block a key in its tenant's file: `state: blocked`."""
     with _store(config) as store:
         found = store.find(key)
         if found.key.state == "blocked":
             typer.echo(f"{key} of {found.tenant.id} is blocked already", err=True)
-            return
-        store.block(key)
-        _say_written(store)
+        else:
+            store.block(key)
+            _say_written(store)
+        if now:
+            _tell(store, key)
+
+
+def _tell(store: "Store", key: str) -> None:
+    """Have the running gateway block a key at once; with a store it tells all replicas."""
+    from gateway.keys.tell import tell_to_block
+
+    wrong = tell_to_block(store.admin(), key, os.environ.get("FOREBAY_ADMIN_TOKEN", ""))
+    if wrong:
+        typer.echo(f"forebay keys: the gateway was not told: {wrong}", err=True)
+        raise typer.Exit(FAILED)
+    typer.echo("blocked in the running gateway", err=True)
 
 
 @contextmanager

@@ -51,6 +51,11 @@ class Store:
             for index, key in enumerate(tenant.keys)
         }
 
+    def admin(self) -> tuple[str, int]:
+        """Where the admin listener of the gateway with these files is."""
+        admin = self._loaded.config.admin
+        return admin.host, admin.port
+
     def find(self, key_id: str) -> Found:
         """The key with this id; raises BadInput."""
         found = self.keys().get(key_id)

@@ -4,7 +4,7 @@ Without one there is one replica, and its core holds every limit itself: exact, 
 other one. Whoever calls a store is no request: a call that is slow or lost holds up nobody (gateway/syncer.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from policies.leasing import Ask
@@ -16,10 +16,11 @@ class StoreError(Exception):
 
 
 class Beat(NamedTuple):
-    """How many replicas live, and the store's clock in seconds since 1970."""
+    """How many replicas live, the store's clock in seconds since 1970, and the keys blocked since the last beat."""
 
     replicas: int
     time_s: float
+    blocked: tuple[str, ...] = ()
 
 
 class Lent(NamedTuple):
@@ -51,6 +52,10 @@ class Store(Protocol):
 
     async def lease(self, asks: Sequence[SlotAsk], lease_s: float) -> Sequence[Leased]:
         """Ask for slots of one owner."""
+        ...
+
+    async def block(self, keys: Collection[str]) -> None:
+        """Tell every replica that these keys open nothing any more."""
         ...
 
     async def close(self) -> None:

@@ -6,7 +6,7 @@ short takes its connection with it, so that no reply is ever read by another cal
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from policies.leasing import Ask
 from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
 
+BLOCKED_S = 30 * 86_400  # a blocked key is kept, tenancy.md 10
+OVERLAP_US = 60_000_000  # by so much a failover may set the clock back
 ALIVE_S = 10.0  # a replica that says nothing for so long is none
 
 
@@ -32,7 +34,7 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-LEND, SLOTS, BEAT = Script("lend.lua"), Script("slots.lua"), Script("beat.lua")
+LEND, SLOTS, BEAT, BLOCK = Script("lend.lua"), Script("slots.lua"), Script("beat.lua"), Script("block.lua")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class RedisStore:
     def __init__(self, place: Place, name: str) -> None:
         self._name, self._prefix = name, place.prefix
         self._alive_ms = max(1, round(ALIVE_S * place.scale * 1000))
+        self._blocked = f"{place.prefix}:{{fleet}}:blocked"
+        self._heard_us = 0  # of keys that were blocked before, it knows
         self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
         self._client: Redis = Redis.from_url(
             place.url,
@@ -63,9 +67,15 @@ class RedisStore:
 
     async def beat(self, *, leaving: bool = False) -> Beat:
         """Say that this replica lives, or that it ends."""
-        arguments = (self._name, self._alive_ms, 0 if leaving else 1)
-        replicas, time_us = await self._run(BEAT, [f"{self._prefix}:{{fleet}}:replicas"], arguments)
-        return Beat(int(replicas), int(time_us) / MICRO)
+        arguments = (self._name, self._alive_ms, 0 if leaving else 1, self._heard_us, BLOCKED_S)
+        keys = [f"{self._prefix}:{{fleet}}:replicas", self._blocked]
+        replicas, time_us, *blocked = await self._run(BEAT, keys, arguments)
+        self._heard_us = int(time_us) - OVERLAP_US
+        return Beat(int(replicas), int(time_us) / MICRO, tuple(key.decode() for key in blocked))
+
+    async def block(self, keys: Collection[str]) -> None:
+        """Tell every replica that these keys open nothing any more."""
+        await self._run(BLOCK, [self._blocked], [BLOCKED_S, *keys])
 
     async def lend(self, asks: Sequence[Ask], replicas: int) -> Sequence[Lent]:
         """Ask for limits of one owner."""

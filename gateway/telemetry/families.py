@@ -186,7 +186,7 @@ STORE_REPLICAS = _gauge(
     "forebay_store_replicas", "", "Replicas that live, as the store last said; 0 = not known.", "max"
 )
 STORE_CALLS = _watched_counter(
-    "forebay_store_calls_total", "op result", "Calls to the store (beat, lend, lease): good or failed."
+    "forebay_store_calls_total", "op result", "Calls to the store (beat, lend, lease, block): good or failed."
 )
 STORE_SECONDS = _histogram("forebay_store_call_seconds", "", "How long calls to the store took.", STORE_BOUNDS)
 STORE_BLOCK = _gauge(

@@ -1,6 +1,6 @@
 """All keys of a configuration, by their hash: made anew from each configuration, never changed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gateway.callers import Caller, ServedModel
@@ -26,6 +26,15 @@ class Book:
 
     keys: Mapping[bytes, Entry]
     anonymous: Caller | None = None
+
+    def without(self, blocked: Collection[str]) -> "Book":
+        """The same, in which these keys open nothing."""
+        shut = {
+            digest: Entry(digest, None, "blocked")
+            for digest, entry in self.keys.items()
+            if entry.caller is not None and entry.caller.key in blocked
+        }
+        return Book({**self.keys, **shut}, self.anonymous) if shut else self
 
     def callers(self) -> dict[tuple[str, str], Caller]:
         """Everybody who may use the gateway, by tenant and key."""

@@ -8,6 +8,7 @@ configuration is in force for all requests from the moment it stands in `book`, 
 import hashlib
 import hmac
 import time
+from collections.abc import Iterable
 
 from gateway.callers import Caller, Urgency
 from gateway.errors import GatewayError
@@ -29,6 +30,21 @@ class Tenants:
         self.clamped: dict[tuple[str, str], int] = {}  # classes asked for and given
         self.unknown_classes = 0
         self._throttle = throttle
+        self._blocked: set[str] = set()  # by an operator, whatever the files say
+
+    def use(self, book: Book) -> None:
+        """Go by another configuration."""
+        self.book = book.without(self._blocked)
+
+    def block(self, keys: Iterable[str]) -> bool:
+        """These keys open nothing any more. Whether any of them did."""
+        self._blocked.update(keys)
+        before, self.book = self.book, self.book.without(self._blocked)
+        return self.book is not before
+
+    def knows(self, key: str) -> bool:
+        """Whether there is such a key, or was when it was blocked."""
+        return key in self._blocked or any(caller.key == key for caller in self.book.callers().values())
 
     def identify(self, head: Head, client: str) -> Caller:
         """Who has sent a head; raises GatewayError (401, or 429 for an address that is wrong too often)."""

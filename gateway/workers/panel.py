@@ -55,6 +55,7 @@ class Panel:
         app.router.add_get("/admin/v1/config", self._config)
         app.router.add_get("/admin/v1/tenants/{tenant}/usage", self._usage)
         app.router.add_post("/admin/v1/reload", self._reload)
+        app.router.add_post("/admin/v1/keys/{key}/block", self._block)
         app.router.add_post("/admin/v1/drain", self._drain)
         return app
 
@@ -111,6 +112,12 @@ class Panel:
         if found.status != 200:
             return _passed_back(found)
         return json_answer({**msgspec.json.decode(found.body), "worker": found.slot.index})
+
+    async def _block(self, request: web.Request) -> web.Response:
+        answers = await self._channels.ask(request, request.path)
+        if not answers or worst(answers).status != 204:
+            return _decided(answers)
+        return web.Response(status=204)
 
     async def _drain(self, request: web.Request) -> web.Response:
         answers = await self._channels.ask(request, "/admin/v1/drain")

@@ -11,6 +11,7 @@ from policies.state.claims import Hurry, Slots
 from policies.state.queues import PoolQueue
 from policies.types import Message
 
+SCARCE_S = 1.0  # who has half of its part and more asks that often whether others want them
 IDLE_S = 1.0  # spare slots that nobody took for so long go back
 RENEWALS = 3
 TRUST = 5 / 6  # of a lease, from the moment its renewal was sent
@@ -124,7 +125,9 @@ class SlotLeases:
         want = used if idle or not replicas else min(whole, used + spare + missed)
         if want == lease.count == 0:
             return None
-        due = now - lease.asked_s >= self.lease_s / RENEWALS
+        scarce = whole and lease.count * 2 * replicas > whole  # others may want them
+        every_s = self.lease_s / RENEWALS
+        due = now - lease.asked_s >= (min(every_s, SCARCE_S * self._scale) if scarce else every_s)
         less = want < lease.count - spare or (idle and lease.count > want)
         more = want > lease.count and (missed > 0 or want != lease.wanted)
         if not (due or more or less or lease.contended or not replicas):

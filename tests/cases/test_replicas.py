@@ -1,7 +1,9 @@
 """Several replicas over a real Redis: rows 18, 34, 35 and 36 of the tenancy table, cases C052 to C055."""
 
 import asyncio
+import os
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,12 +14,13 @@ from redis.asyncio import Redis
 
 from tests.kit import wire
 from tests.kit.fleet import Fleet, fleet
+from tests.kit.gateway import ADMIN_TOKEN
 from tests.kit.invariants import conserved
-from tests.kit.processes import until_async
+from tests.kit.processes import ROOT, until_async
 from tests.kit.redis import needs_redis
 from tests.kit.script_engine import HANG, Seen, Wait
 from tests.kit.stage import paced, quantile
-from tests.kit.tenants import tenant
+from tests.kit.tenants import key, tenant
 
 pytestmark = [needs_redis, pytest.mark.serial]
 
@@ -264,3 +267,74 @@ async def test_row_20_what_may_not_wait_is_refused_as_with_one_replica(tmp_path:
         else:
             assert found["ok"] >= 20
             assert found["ok"] + found["queue_full"] == 50
+
+
+async def disable(made: Fleet, name: str, token: str = ADMIN_TOKEN) -> tuple[int, str]:
+    """`forebay keys disable --now`, told to the first replica."""
+    argv = ["-m", "gateway", "keys", "disable", "--config", str(made.replicas[0].file), key(name)["id"], "--now"]
+    environ = {**os.environ, "FOREBAY_ADMIN_TOKEN": token, "PYTHONPATH": str(ROOT)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, env=environ, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+    )
+    _, said = await process.communicate()
+    return process.returncode or 0, said.decode()
+
+
+async def block(made: Fleet, key_id: str) -> int:
+    """Tell the first replica."""
+    gateway, path = made.replicas[0], f"/admin/v1/keys/{key_id}/block"
+    return (await gateway.get(path, port=gateway.admin_port, token=ADMIN_TOKEN, method="POST")).status
+
+
+async def test_row_39_a_key_that_is_disabled_now_opens_no_replica_any_more(tmp_path: Path) -> None:
+    tenants = [tenant("acme", key("acme"), key("other"), limits={"max_concurrency": 1})]
+    async with fleet(tmp_path, tenants) as made:
+        await settled(made, 2)
+        last: list[float] = [0.0, 0.0]
+        ended = asyncio.Event()
+
+        async def load(replica: int) -> None:
+            while not ended.is_set():
+                if (await made.ask(replica)).status == 200:
+                    last[replica] = time.monotonic()
+                await asyncio.sleep(0.02)
+
+        loads = [asyncio.create_task(load(replica)) for replica in (0, 1)]
+        await asyncio.sleep(4.0)
+        assert all(last)
+        assert await block(made, key("acme")["id"]) == 204  # the files say nothing of it
+        told = time.monotonic()
+        await asyncio.sleep(2.5)
+        ended.set()
+        await asyncio.gather(*loads)
+        assert max(last) <= told + 2.0
+        assert (await made.ask(1, "other")).status == 200
+        assert await made.sum("forebay_quota_held_units") == 0
+
+
+async def test_row_39_what_waits_is_refused_and_what_runs_ends_well(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"max_concurrency": 1, "rpm": 100})]) as made:
+        made.engine.answer = lambda seen: [Wait(3.0), *exact(10)(seen)]
+        runs = asyncio.create_task(made.ask(1))
+        await asyncio.sleep(0.5)
+        waits = asyncio.create_task(made.ask(1))
+        await asyncio.sleep(0.3)
+        assert await block(made, key("acme")["id"]) == 204
+        assert await block(made, key("acme")["id"]) == 204
+        began_s = time.monotonic()
+        assert (await waits).status == 401
+        assert time.monotonic() - began_s < 2.0
+        assert (await runs).status == 200
+        assert await made.sum("forebay_quota_settled_units_total", metric="rpm") == 1
+        assert await block(made, "nobody") == 404
+
+
+async def test_the_command_tells_the_running_gateway_or_says_why_it_could_not(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme", limits={"rpm": 100})], replicas=1) as made:
+        status, said = await disable(made, "acme", token="wrong")
+        assert (status, said.splitlines()[-1]) == (1, "forebay keys: the gateway was not told: it answered 401")
+        status, said = await disable(made, "acme", token="")
+        assert said.splitlines()[-1].endswith("it asks for a token: set FOREBAY_ADMIN_TOKEN")
+        status, said = await disable(made, "acme")
+        assert (status, said.splitlines()[-1]) == (0, "blocked in the running gateway")
+        assert (await made.ask(0)).status == 401

@@ -304,3 +304,16 @@ async def test_slots_of_the_dead_are_free_when_their_lease_ends(server: RedisSer
     await asyncio.sleep(0.25)
     assert await lease(store, 5) == (5, False)
     await other.close()
+
+
+async def test_fewer_slots_than_replicas_go_round(server: RedisServer, store: RedisStore) -> None:
+    other = RedisStore(place(server.url), "two")
+    assert await lease(store, 1, cap=1) == (1, False)
+    assert await lease(other, 1, cap=1) == (0, False)
+    assert await lease(store, 1, used=1, cap=1) == (1, True)
+    assert await lease(store, 1, cap=1) == (0, True)
+    assert await lease(other, 1, cap=1) == (1, True)
+    assert await lease(store, 1, cap=1) == (0, False)
+    assert await lease(other, 1, cap=1) == (0, True)
+    assert await lease(store, 1, cap=1) == (1, True)
+    await other.close()
