@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from gateway.config.document import Plain
 from gateway.config.kinds import is_loopback, url_parts
+from gateway.config.plain import Mapping, items, mapping
 from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.scheduling import Classes
 from policies.types import SHARED
@@ -18,19 +19,17 @@ SYNCS_A_LEASE = 20  # so that a few lost calls lose no lease
 MIN_SHARES = 0.5
 ROUNDING = 1e-9
 
-Mapping = dict[str, Plain]
-
 
 def contradictions(plain: Plain, *, keys_asked: bool = False) -> Iterator[Problem]:
     """Everything in the file that contradicts something else in it. `keys_asked`: there are tenant files."""
-    root = _mapping(plain)
+    root = mapping(plain)
     yield from _references(root)
     yield from _twins(root)
     yield from _exposure(root, keys_asked)
     yield from _outputs(root)
     yield from _lenders(root)
     yield from _idle_fields(root)
-    yield from _short_leases(_mapping(root.get("redis")))
+    yield from _short_leases(mapping(root.get("redis")))
     yield from _closed_to_long_prompts(root)
     yield from _classes(root)
 
@@ -49,7 +48,7 @@ def _references(root: Mapping) -> Iterator[Problem]:
         return
     serving: Counter[str] = Counter()
     for name, pool in pools.items():
-        model = _mapping(pool).get("model")
+        model = mapping(pool).get("model")
         if not isinstance(model, str):
             continue
         serving[model] += 1
@@ -58,7 +57,7 @@ def _references(root: Mapping) -> Iterator[Problem]:
             yield Problem(path=("pools", name, "model"), message=f"there is no model {model!r}{hint}")
         elif serving[model] > POOLS_A_MODEL:
             yield Problem(path=("pools", name, "model"), message=f"more than {POOLS_A_MODEL} pools for model {model!r}")
-    broken_pool = any(not isinstance(_mapping(pool).get("model"), str) for pool in pools.values())
+    broken_pool = any(not isinstance(mapping(pool).get("model"), str) for pool in pools.values())
     for model in models:
         if not serving[model] and not broken_pool:
             yield Problem(path=("models", model), message="no pool serves this model", at_key=True)
@@ -102,7 +101,7 @@ def _twins(root: Mapping) -> Iterator[Problem]:
         yield from _twin(feeds, endpoint.get("kv_events"), (*path, "kv_events"), "another endpoint publishes there")
     ids: dict[str, str] = {}
     hashes: dict[str, str] = {}
-    for index, token in _items(_mapping(root.get("admin")).get("tokens")):
+    for index, token in items(mapping(root.get("admin")).get("tokens")):
         path = ("admin", "tokens", index)
         yield from _twin(ids, token.get("id"), (*path, "id"), "another token has this id")
         yield from _twin(hashes, token.get("sha256"), (*path, "sha256"), "another token has this hash")
@@ -117,7 +116,7 @@ def _twin(seen: dict[str, str], value: Plain, path: Path, message: str) -> Itera
 
 
 def _exposure(root: Mapping, keys_asked: bool) -> Iterator[Problem]:
-    listen, admin = _mapping(root.get("listen")), _mapping(root.get("admin"))
+    listen, admin = mapping(root.get("listen")), mapping(root.get("admin"))
     host, admin_host = listen.get("host", "0.0.0.0"), admin.get("host", "127.0.0.1")
     meant = keys_asked or listen.get("allow_anonymous", False) is not False
     if isinstance(host, str) and not is_loopback(host) and not meant:
@@ -135,8 +134,8 @@ def _exposure(root: Mapping, keys_asked: bool) -> Iterator[Problem]:
 
 
 def _outputs(root: Mapping) -> Iterator[Problem]:
-    for name, model in _mapping(root.get("models")).items():
-        context, output = _mapping(model).get("context_tokens"), _mapping(model).get("max_output_tokens")
+    for name, model in mapping(root.get("models")).items():
+        context, output = mapping(model).get("context_tokens"), mapping(model).get("max_output_tokens")
         if isinstance(context, int) and isinstance(output, int) and output > context:
             yield Problem(
                 path=("models", name, "max_output_tokens"), message=f"{output} is more than context_tokens, {context}"
@@ -145,9 +144,9 @@ def _outputs(root: Mapping) -> Iterator[Problem]:
 
 def _lenders(root: Mapping) -> Iterator[Problem]:
     """Whom each pool borrows from."""
-    pools = _mapping(root.get("pools"))
+    pools = mapping(root.get("pools"))
     for name, pool in pools.items():
-        lenders = _mapping(pool).get("borrow")
+        lenders = mapping(pool).get("borrow")
         for position, lender in enumerate(lenders if isinstance(lenders, tuple) else ()):
             fault = _fault_of_lender(pools, name, lender)
             if not fault and isinstance(lenders, tuple) and lender in lenders[:position]:
@@ -163,7 +162,7 @@ def _fault_of_lender(pools: Mapping, name: str, lender: Plain) -> str:
         return f"there is no pool {lender!r}{did_you_mean(lender, list(pools))}"
     if lender == name:
         return "a pool cannot borrow from itself"
-    own, other = _mapping(pools[name]).get("model"), _mapping(pools[lender]).get("model")
+    own, other = mapping(pools[name]).get("model"), mapping(pools[lender]).get("model")
     if isinstance(own, str) and isinstance(other, str) and own != other:
         return f"pool {lender!r} serves another model, {other!r}"
     return ""
@@ -179,8 +178,8 @@ def _closed_to_long_prompts(root: Mapping) -> Iterator[Problem]:
                     endpoint.get("long_lanes", 1)
                 )
     closed = {name: partition for (name, partition), each in lanes.items() if not any(each)}
-    for name, pool in _mapping(root.get("pools")).items():
-        held = _mapping(pool)
+    for name, pool in mapping(root.get("pools")).items():
+        held = mapping(pool)
         if held.get("lanes") != "off" and not held.get("borrow") and name in closed:
             where = "" if closed[name] == SHARED else f" of {closed[name]}"
             message = (
@@ -191,27 +190,27 @@ def _closed_to_long_prompts(root: Mapping) -> Iterator[Problem]:
 
 def _idle_fields(root: Mapping) -> Iterator[Problem]:
     """Fields about scheduling that nothing would look at beside the others."""
-    for name, pool in _mapping(root.get("pools")).items():
-        if _mapping(pool).get("lanes") == "off" and _mapping(pool).get("long_prompt_tokens") is not None:
+    for name, pool in mapping(root.get("pools")).items():
+        if mapping(pool).get("lanes") == "off" and mapping(pool).get("long_prompt_tokens") is not None:
             yield Problem(path=("pools", name, "long_prompt_tokens"), message="means nothing with lanes: off")
     for index, endpoint in _endpoints(root):
         engine = endpoint.get("engine")
         if engine in ("trtllm", "openai") and endpoint.get("kv_events") is not None:
             message = f"means nothing with engine: {engine}, which publishes no such events"
             yield Problem(path=("endpoints", index, "kv_events"), message=message)
-    length = _mapping(root.get("length"))
+    length = mapping(root.get("length"))
     if length.get("kind") == "declared" and length.get("state_file") is not None:
         yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")
-    if _mapping(_mapping(root.get("classes")).get("batch")).get("on_late") == "downgrade":
+    if mapping(mapping(root.get("classes")).get("batch")).get("on_late") == "downgrade":
         yield Problem(path=("classes", "batch", "on_late"), message="no class is less urgent than batch")
 
 
 def _classes(root: Mapping) -> Iterator[Problem]:
     """What classes may hold of a pool: less and less, and never what more urgent ones have reserved."""
-    told = _mapping(root.get("classes"))
+    told = mapping(root.get("classes"))
     most, reserved, shares = 1.0, 0.0, 0.0
     for name, default in Classes():
-        held = _mapping(told.get(name))
+        held = mapping(told.get(name))
         ceiling, own, share = (
             _number(held.get(field, getattr(default, field))) for field in ("ceiling", "reserved", "min_share")
         )
@@ -223,7 +222,7 @@ def _classes(root: Mapping) -> Iterator[Problem]:
         most, reserved, shares = ceiling, reserved + own, shares + share
     if shares > MIN_SHARES + ROUNDING:
         yield Problem(path=("classes",), message=f"min_share of all classes is {shares:g}, more than {MIN_SHARES:g}")
-    fairness = _mapping(_mapping(root.get("admission")).get("fairness"))
+    fairness = mapping(mapping(root.get("admission")).get("fairness"))
     if fairness.get("kind") == "round_robin":
         for field in ("quantum", "input", "cached", "output"):
             if field in fairness:
@@ -237,9 +236,9 @@ def _at(root: Mapping, path: Path, message: str) -> Problem:
     """At the field; at the classes if it is not in the file."""
     held: Plain = root
     for depth, step in enumerate(path):
-        if step not in _mapping(held):
+        if step not in mapping(held):
             return Problem(path=path[:depth], message=f"{'.'.join(map(str, path[depth:]))}: {message}")
-        held = _mapping(held)[str(step)]
+        held = mapping(held)[str(step)]
     return Problem(path=path, message=message)
 
 
@@ -248,15 +247,4 @@ def _number(value: Plain) -> float:
 
 
 def _endpoints(root: Mapping) -> Iterator[tuple[int, Mapping]]:
-    return _items(root.get("endpoints"))
-
-
-def _items(value: Plain) -> Iterator[tuple[int, Mapping]]:
-    if isinstance(value, tuple):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield index, item
-
-
-def _mapping(value: Plain) -> Mapping:
-    return value if isinstance(value, dict) else {}
+    return items(root.get("endpoints"))

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from gateway.config import quota_checks
 from gateway.config.document import Plain
+from gateway.config.plain import Mapping, items, mapping, texts
 from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.tenant import CLASSES
 from gateway.engines import ENGINES
 from policies.types import SHARED
 
-Mapping = dict[str, Plain]
 Found = Iterator[tuple[str, Problem]]
 _SALTED = ("chat", "completions", "responses", "messages")  # the routes on which prefixes are cached
 
@@ -39,11 +39,11 @@ class Fleet:
 
 def contradictions(fleet: Fleet) -> Found:
     """What contradicts something else, in whichever file."""
-    root, tenants = _mapping(fleet.root), fleet.tenants or []
-    for problem in _of_tenant(root, _mapping(root.get("tenant_defaults")), known_as=None):
+    root, tenants = mapping(fleet.root), fleet.tenants or []
+    for problem in _of_tenant(root, mapping(root.get("tenant_defaults")), known_as=None):
         yield "", Problem(path=("tenant_defaults", *problem.path), message=problem.message)
     for tenant in tenants:
-        for problem in (*_identity(tenant), *_of_tenant(root, _mapping(tenant.merged), known_as=tenant.id)):
+        for problem in (*_identity(tenant), *_of_tenant(root, mapping(tenant.merged), known_as=tenant.id)):
             yield tenant.file, problem
         for problem in _classes(tenant):
             yield tenant.file, problem
@@ -59,17 +59,17 @@ def contradictions(fleet: Fleet) -> Found:
 
 def useless(fleet: Fleet) -> Found:
     """What is legal, but does not do what somebody may have meant."""
-    root = _mapping(fleet.root)
+    root = mapping(fleet.root)
     if fleet.tenants == []:
         yield "", Problem(path=(), message="tenants.d holds no file: nobody has a key, every request gets 401")
     for tenant in fleet.tenants or []:
-        held = _mapping(tenant.merged)
+        held = mapping(tenant.merged)
         if not held.get("keys"):
             yield tenant.file, Problem(path=("keys",), message="no keys: nobody can use this tenant")
         for problem in quota_checks.idle(root, held):
             yield tenant.file, problem
         ceiling = held.get("class_ceiling") or held.get("class") or "standard"
-        for index, key in _items(held.get("keys")):
+        for index, key in items(held.get("keys")):
             if _urgency(key.get("class_ceiling")) < _urgency(ceiling):
                 message = f"is above the tenant's class_ceiling {ceiling}, which holds"
                 yield tenant.file, Problem(path=("keys", index, "class_ceiling"), message=message)
@@ -81,7 +81,7 @@ def useless(fleet: Fleet) -> Found:
 
 
 def _identity(tenant: File) -> Iterator[Problem]:
-    given = _mapping(tenant.own).get("id")
+    given = mapping(tenant.own).get("id")
     if isinstance(given, str) and given != tenant.id:
         yield Problem(path=("id",), message=f"must be {tenant.id!r}, the file's name without .yaml, not {given!r}")
 
@@ -89,7 +89,7 @@ def _identity(tenant: File) -> Iterator[Problem]:
 def _of_tenant(root: Mapping, held: Mapping, known_as: str | None) -> Iterator[Problem]:
     """What must meet in a tenant, or in what all inherit (`known_as` None)."""
     yield from _models(root, held)
-    yield from _cache(root, _mapping(held.get("cache")), known_as)
+    yield from _cache(root, mapping(held.get("cache")), known_as)
     yield from quota_checks.wrong(held)
     if held.get("on_store_down") is not None and root.get("redis") is None:
         yield Problem(path=("on_store_down",), message="means nothing without redis: there is no store")
@@ -98,7 +98,7 @@ def _of_tenant(root: Mapping, held: Mapping, known_as: str | None) -> Iterator[P
 def _models(root: Mapping, held: Mapping) -> Iterator[Problem]:
     models = root.get("models")
     names: dict[str, str] = {}  # name or alias -> the model it stands for
-    for index, grant in _items(held.get("models")):
+    for index, grant in items(held.get("models")):
         name, path = grant.get("name"), ("models", index, "name")
         if not isinstance(name, str):
             continue
@@ -109,7 +109,7 @@ def _models(root: Mapping, held: Mapping) -> Iterator[Problem]:
         elif name in names:
             yield Problem(path=path, message=f"is also an alias of {names[name]!r}")
         names[name] = name
-        for position, alias in enumerate(_texts(grant.get("aliases"))):
+        for position, alias in enumerate(texts(grant.get("aliases"))):
             if alias in names:
                 message = f"already names {names[alias]!r} here"
                 yield Problem(path=("models", index, "aliases", position), message=message)
@@ -122,18 +122,18 @@ def _cache(root: Mapping, cache: Mapping, known_as: str | None) -> Iterator[Prob
         if group is not None:
             yield Problem(path=("cache", "group"), message=f"means nothing with isolation: {isolation}")
         return
-    groups = _mapping(_mapping(root.get("isolation")).get("groups"))
+    groups = mapping(mapping(root.get("isolation")).get("groups"))
     if group is None:
         yield Problem(path=("cache", "isolation"), message="group: name it, cache.group")
     elif isinstance(group, str) and group not in groups:
         hint = did_you_mean(group, list(groups))
         yield Problem(path=("cache", "group"), message=f"there is no group {group!r} in isolation.groups{hint}")
-    elif isinstance(group, str) and known_as is not None and known_as not in _texts(groups[group]):
+    elif isinstance(group, str) and known_as is not None and known_as not in texts(groups[group]):
         yield Problem(path=("cache", "group"), message=f"isolation.groups.{group} does not name {known_as!r}")
 
 
 def _classes(tenant: File) -> Iterator[Problem]:
-    own, held = _mapping(tenant.own), _mapping(tenant.merged)
+    own, held = mapping(tenant.own), mapping(tenant.merged)
     given, ceiling = held.get("class", "standard"), held.get("class_ceiling")
     if ceiling is not None and _urgency(given) < _urgency(ceiling) < len(CLASSES):
         if "class" in own:
@@ -159,14 +159,14 @@ def _twins(tenants: list[File]) -> Found:
 
 def _keys(tenants: list[File]) -> Iterator[tuple[File, int, Mapping]]:
     for tenant in tenants:
-        for index, key in _items(_mapping(tenant.own).get("keys")):
+        for index, key in items(mapping(tenant.own).get("keys")):
             yield tenant, index, key
 
 
 def _groups(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
     known = [tenant.id for tenant in fleet.tenants or []]
-    for name, members in _mapping(_mapping(root.get("isolation")).get("groups")).items():
-        names = _texts(members)
+    for name, members in mapping(mapping(root.get("isolation")).get("groups")).items():
+        names = texts(members)
         for position, member in enumerate(names):
             path: Path = ("isolation", "groups", name, position)
             if member not in known:
@@ -176,9 +176,9 @@ def _groups(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
 
 
 def _secret(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
-    if len(fleet.tenants or []) > 1 and "salt_secret" not in _mapping(root.get("isolation")):
+    if len(fleet.tenants or []) > 1 and "salt_secret" not in mapping(root.get("isolation")):
         yield Problem(path=("isolation", "salt_secret"), message="required with more than one tenant")
-    elif root.get("redis") is not None and "salt_secret" not in _mapping(root.get("isolation")):
+    elif root.get("redis") is not None and "salt_secret" not in mapping(root.get("isolation")):
         message = "required with redis: replicas must send engines the same salts"
         yield Problem(path=("isolation", "salt_secret"), message=message)
 
@@ -186,11 +186,11 @@ def _secret(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
 def _nobody_is_asked(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
     """What contradicts that keys are asked for, or that they are not."""
     if fleet.tenants is not None:
-        if _mapping(root.get("listen")).get("allow_anonymous") is True:
+        if mapping(root.get("listen")).get("allow_anonymous") is True:
             message = "means nothing beside tenants.d: every request needs a key"
             yield Problem(path=("listen", "allow_anonymous"), message=message)
         return
-    isolation = _mapping(_mapping(root.get("tenant_defaults")).get("cache")).get("isolation")
+    isolation = mapping(mapping(root.get("tenant_defaults")).get("cache")).get("isolation")
     if isolation in ("key", "group"):
         message = f"{isolation} means nothing without tenants.d: there is one tenant, and no key is asked"
         yield Problem(path=("tenant_defaults", "cache", "isolation"), message=message)
@@ -201,7 +201,7 @@ def _nobody_is_asked(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
 
 def _unsalted(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
     """An engine that takes no salt may serve only one isolation domain (tenancy.md 7)."""
-    for index, endpoint in _items(root.get("endpoints")):
+    for index, endpoint in items(root.get("endpoints")):
         engine = ENGINES.get(str(endpoint.get("engine", "vllm")))
         if engine is None or engine.salted_routes:
             continue
@@ -214,7 +214,7 @@ def _unsalted(root: Mapping, fleet: Fleet) -> Iterator[Problem]:
 
 
 def _half_salted(root: Mapping, fleet: Fleet) -> Found:
-    for index, endpoint in _items(root.get("endpoints")):
+    for index, endpoint in items(root.get("endpoints")):
         engine = ENGINES.get(str(endpoint.get("engine", "vllm")))
         missing = [route for route in _SALTED if engine is not None and route not in engine.salted_routes]
         if engine is not None and engine.salted_routes and missing and len(_domains(root, fleet, endpoint)) > 1:
@@ -224,23 +224,23 @@ def _half_salted(root: Mapping, fleet: Fleet) -> Found:
 
 def _domains(root: Mapping, fleet: Fleet, endpoint: Mapping) -> set[str]:
     """Whose prefix caches stand on an endpoint."""
-    pools = _mapping(root.get("pools"))
-    models = {_mapping(pools.get(name)).get("model") for name in _texts(endpoint.get("pools"))}
+    pools = mapping(root.get("pools"))
+    models = {mapping(pools.get(name)).get("model") for name in texts(endpoint.get("pools"))}
     made: set[str] = set()
     for tenant in fleet.tenants or []:
-        held = _mapping(tenant.merged)
+        held = mapping(tenant.merged)
         if held.get("partition", SHARED) != endpoint.get("partition", SHARED):
             continue
-        if any(grant.get("name") in models for _, grant in _items(held.get("models"))):
+        if any(grant.get("name") in models for _, grant in items(held.get("models"))):
             made |= _domains_of(tenant.id, held)
     return made
 
 
 def _domains_of(tenant: str, held: Mapping) -> set[str]:
-    cache = _mapping(held.get("cache"))
+    cache = mapping(held.get("cache"))
     match cache.get("isolation"):
         case "key":
-            return {f"key {key.get('id')}" for _, key in _items(held.get("keys"))}
+            return {f"key {key.get('id')}" for _, key in items(held.get("keys"))}
         case "group":
             return {f"group {cache.get('group')}"}
         case _:
@@ -248,9 +248,9 @@ def _domains_of(tenant: str, held: Mapping) -> set[str]:
 
 
 def _idle_members(root: Mapping, fleet: Fleet) -> Found:
-    using = {tenant.id: _mapping(_mapping(tenant.merged).get("cache")).get("group") for tenant in fleet.tenants or []}
-    for name, members in _mapping(_mapping(root.get("isolation")).get("groups")).items():
-        for position, member in enumerate(_texts(members)):
+    using = {tenant.id: mapping(mapping(tenant.merged).get("cache")).get("group") for tenant in fleet.tenants or []}
+    for name, members in mapping(mapping(root.get("isolation")).get("groups")).items():
+        for position, member in enumerate(texts(members)):
             if using.get(member) != name:
                 message = f"{member!r} does not use it: its file has no cache: {{isolation: group, group: {name}}}"
                 yield "", Problem(path=("isolation", "groups", name, position), message=message)
@@ -258,18 +258,3 @@ def _idle_members(root: Mapping, fleet: Fleet) -> Found:
 
 def _urgency(name: Plain) -> int:
     return CLASSES.index(name) if name in CLASSES else len(CLASSES)
-
-
-def _texts(value: Plain) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, tuple) else []
-
-
-def _items(value: Plain) -> Iterator[tuple[int, Mapping]]:
-    if isinstance(value, tuple):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield index, item
-
-
-def _mapping(value: Plain) -> Mapping:
-    return value if isinstance(value, dict) else {}
