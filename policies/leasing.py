@@ -22,6 +22,7 @@ from policies.state.slotleases import SlotLeases
 from policies.types import Fleet, InferenceRequest, Message, Settings
 
 PARK_S = 0.05
+REFRESH_S = 10.0  # for so long what is known of a budget is not too old
 IDLE_S = 1.0  # without demand for so long, and a block goes back
 LEAST_TTL_S, BUDGET_TTL_S = 120.0, 2 * 86_400.0  # that a limit nobody uses is kept in the store
 
@@ -161,6 +162,7 @@ class Leasing:
 
     def _granted(self, block: Block, event: QuotaGranted, now: float) -> list[Parked]:
         block.look(now)
+        block.told_s = now
         block.take_grant(event.granted, event.reported, event.used)
         block.written_off += event.written_off
         if event.wait_s is not None and self.fleet is not None:
@@ -191,11 +193,16 @@ class Leasing:
         """What is wanted of a limit that nobody waits for."""
         block.look(now)
         if leaving or now - block.asked_s >= IDLE_S * self._scale:
-            return _ask(block, keep=False) if block.room or block.owed or block.alone else None
+            return _ask(block, keep=False) if block.room or self._told_of(block, now) else None
         soon = _soon(block, now, fleet)
         if 2 * block.room < soon and now >= block.empty_until_s:
             return _ask(block, wanted=soon)
-        return _ask(block) if block.owed or block.alone else None
+        return _ask(block) if self._told_of(block, now) else None
+
+    def _told_of(self, block: Block, now: float) -> bool:
+        """Whether there is something to tell or to hear. What others have used of a budget does not drain: it is asked for
+        now and then, so that a replica that is left alone does not take it for unused."""
+        return block.owed > 0 or block.alone or (block.is_budget and now - block.told_s >= REFRESH_S * self._scale)
 
 
 def _soon(block: Block, now: float, fleet: Fleet) -> int:

@@ -34,6 +34,7 @@ class Block(Meter):
         "policy",
         "replicas",
         "room",
+        "told_s",
     )
 
     def __init__(self, rule: Rule, mirror: Bucket | Purse, replicas: int) -> None:
@@ -46,6 +47,7 @@ class Block(Meter):
         self.policy = ""  # what to do without the store
         self.empty_until_s = 0.0
         self.marked, self.marked_s, self.per_s = 0, 0.0, 0.0
+        self.told_s = 0.0  # when the store last said what is used
         self.looked_s = self.asked_s = 0.0  # the last look, and the last one for which anything was reserved
         self.period = 0
 

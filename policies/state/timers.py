@@ -44,10 +44,8 @@ class Timers:
             self._bury()
             return
         self.dead += 1
-        if self.dead > DEAD_MIN and self.dead * 2 > len(heap):
-            self._heap = [entry for entry in heap if entry[2].timer == entry[1]]
-            heapify(self._heap)
-            self.dead = 0
+        if self.dead > DEAD_MIN:
+            self._rebuild()
 
     def next_due(self) -> float | None:
         """When the soonest timer is due."""
@@ -62,10 +60,21 @@ class Timers:
 
     def _bury(self) -> None:
         """Take away the dead that have come to the head."""
+        if not self.dead:
+            return
         heap = self._heap
-        while self.dead and heap and heap[0][2].timer != heap[0][1]:
+        while self.dead and heap[0][2].timer != heap[0][1]:
             heappop(heap)
             self.dead -= 1
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Keep only the living, where they are outnumbered."""
+        heap = self._heap
+        if self.dead > DEAD_MIN and self.dead * 2 > len(heap):
+            self._heap = [entry for entry in heap if entry[2].timer == entry[1]]
+            heapify(self._heap)
+            self.dead = 0
 
     def count_dead(self) -> int:
         """The dead entries, counted one by one: for `Core.check`."""

@@ -306,3 +306,17 @@ def test_who_may_not_wait_in_a_queue_waits_for_the_store_to_say_whether_there_is
     assert world.told("c", 0.25) == "queued"
     decisions = world.happen(Tick(), 0.25 + PARK_S)
     assert [each.reason for each in decisions if isinstance(each, Reject)] == [Reason.CONCURRENCY]
+
+
+def test_what_others_use_of_a_budget_is_heard_now_and_then_also_by_who_uses_nothing() -> None:
+    world = Replica(acme(budgets=(Budget(id="day", amount=1000),)))
+    world.ask("a", 1.0)
+    (ask,) = world.asks(1.0)
+    world.grant(ask, 1.0, 40, used=40)
+    assert world.asks(5.0) == []
+    (ask,) = world.asks(11.0)
+    assert (ask.back, ask.need, ask.wanted) == (0, 0, 0)
+    world.grant(ask, 11.0, 0, used=900)
+    world.happen(StoreChanged(up=False, replicas=2), 12.0)
+    assert world.told("b", 12.0) == "ok"
+    assert world.told("c", 12.0) == "budget"  # 50 are a half of what was left
