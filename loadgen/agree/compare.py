@@ -6,7 +6,7 @@ them is the busiest is drawn, so the busiest is compared with the busiest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from loadgen.agree.case import Case
@@ -90,7 +90,9 @@ def net(net_s: float) -> Row:
 
 def _told(case: Case, live: Sequence[Ran]) -> Iterator[Row]:
     settings, endpoints = case.policy().settings, tuple(sorted(case.endpoints(), key=lambda known: known.name))
-    differing = tuple(float(one.told.settings != settings) + (one.told.endpoints != endpoints) for one in live)
+    # What models there are matters to limits alone, and the simulator has none.
+    told = [(replace(one.told.settings, models={}), one.told.endpoints) for one in live]
+    differing = tuple(float(known != settings) + (engines != endpoints) for known, engines in told)
     yield Row(name="settings, engines told otherwise", simulated=(0.0,), live=differing, most=0.0)
     decided = tuple(float(len(one.told.replayed.differences)) for one in live)
     yield Row(name="decisions replayed otherwise", simulated=(0.0,), live=decided, most=0.0)
