@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from policies.state.flows import Flow
     from policies.state.tickets import Ticket
 
-RESERVED_FROM_SEQS = 8  # tenancy.md 5: with less room nothing of it is reserved
+SHARED_OUT_FROM_SEQS = (
+    8  # tenancy.md 5: with less room nothing is reserved, and a ceiling would leave half of two places empty
+)
 ROUNDING = 1e-9  # 0.95 x 20 is 19
 UNBOUNDED = 1 << 30
 COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
@@ -115,11 +117,11 @@ class Share:
 
 def bound(shares: list[Share], room: int) -> None:
     """Say what each class may hold of so many sequences. `shares`: all of a pool, the most urgent first."""
-    left = room
+    left, large = room, room >= SHARED_OUT_FROM_SEQS
     for share in shares:
         most = max(1, min(left, floor(share.band.ceiling * room + ROUNDING)))
-        share.most = most if most < room else UNBOUNDED
-        share.reserved = ceil(share.band.reserved * room - ROUNDING) if room >= RESERVED_FROM_SEQS else 0
+        share.most = most if most < room and large else UNBOUNDED
+        share.reserved = ceil(share.band.reserved * room - ROUNDING) if large else 0
         left -= share.reserved
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.kit import wire
 from tests.kit.processes import until, until_async
 from tests.kit.script_engine import HANG, Seen, Step
-from tests.kit.stage import PATHS, Stage, quantile, stage
+from tests.kit.stage import EVERY_PLACE, PATHS, Stage, quantile, stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial]
 
@@ -27,7 +27,8 @@ SLOTS = 32
 async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     # No timer may do the work of the cancellation: all of them are far longer than the test.
     directory, endpoint = tmp_path_factory.mktemp("t09"), {"max_seqs": SLOTS}
-    async with stage(directory, endpoint=endpoint, timeouts={"scale": 1}, upstream={"probe_s": 1}) as made:
+    timeouts, upstream = {"scale": 1}, {"probe_s": 1}
+    async with stage(directory, endpoint=endpoint, classes=EVERY_PLACE, timeouts=timeouts, upstream=upstream) as made:
         yield made
 
 

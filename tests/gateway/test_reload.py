@@ -17,11 +17,10 @@ from tests.kit.http_reader import Response
 from tests.kit.processes import until_async
 from tests.kit.raw_client import connect
 from tests.kit.script_engine import Seen, Step, Wait
-from tests.kit.stage import Stage, stage
+from tests.kit.stage import EVERY_PLACE, Stage, stage
 
 SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
 ONE = {"max_seqs": 1}
-ALL = {name: {"reserved": 0, "ceiling": 1} for name in ("critical", "interactive", "standard")}  # may hold all places
 
 
 class Gate:
@@ -268,7 +267,7 @@ async def test_endpoints_come_and_go_and_no_request_is_lost(tmp_path: Path) -> N
 
 
 async def test_a_stream_on_a_removed_endpoint_ends_there_and_nothing_new_goes_there(tmp_path: Path) -> None:
-    async with stage(tmp_path, engines=2, endpoint=ONE, classes=ALL) as made, made.holding():
+    async with stage(tmp_path, engines=2, endpoint=ONE, classes=EVERY_PLACE) as made, made.holding():
         gate = Gate()
         for engine in made.engines:
             engine.answer = gate.answer

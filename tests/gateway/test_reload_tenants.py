@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.test_reload import ALL, ONE, SALT, Gate, change, queued, reloaded, save, take_over
+from tests.gateway.test_reload import ONE, SALT, Gate, change, queued, reloaded, save, take_over
 from tests.kit import wire
 from tests.kit.processes import until_async
 from tests.kit.raw_client import Connection, connect
-from tests.kit.stage import Stage, error_of, stage
+from tests.kit.stage import EVERY_PLACE, Stage, error_of, stage
 from tests.kit.tenants import bearer, key, tenant
 
-FLEET: dict[str, Any] = {"isolation": SALT, "classes": ALL}
+FLEET: dict[str, Any] = {"isolation": SALT, "classes": EVERY_PLACE}
 
 
 async def begin(made: Stage, who: str, text: str, *extra: tuple[str, str], **more: Any) -> Connection:

@@ -25,6 +25,9 @@ PATHS = {
     "score": "/v1/score",
 }
 
+EVERY_PLACE = {name: {"reserved": 0, "ceiling": 1} for name in ("critical", "interactive", "standard")}
+"""Classes that may hold every place of a pool."""
+
 
 @dataclass(slots=True)
 class Stage:
