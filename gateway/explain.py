@@ -1,7 +1,7 @@
 """Why a request went where it went: what the core was told and decided about the last few thousand.
 
 On a request's path only references are kept, of objects that exist anyway; nothing is copied but the facts of the
-request, because its chain of hashes may be long. Who asks has the steps searched through, which takes 2 ms. Bounds:
+request, because its chain of hashes may be long. Who asks has the steps searched through, which takes some 5 ms. Bounds:
 the last `ROOM` steps, of which a request has three or four, of some 0.5 KiB each.
 """
 

@@ -93,19 +93,12 @@ class Block(Meter):
         self.asked_s = self.looked_s
         self._take(amount)
 
-    def settle(self, amount: int, actual: int, period: int, now: float) -> None:
-        more = actual - amount
-        self.held -= amount
-        self.settled += actual
-        if more > 0:
-            self.extra += more
-        else:
-            self.refunded -= more
+    def _correct(self, more: int, period: int, now: float) -> None:
         if self.look(now) != period:
             return
         if more > 0:
             self._take(more)
-        elif more:
+        else:
             self._give(-more)
 
     # ---- the block

@@ -98,9 +98,13 @@ class Meter:
             self.extra += more
         else:
             self.refunded -= more
+        if more:
+            self._correct(more, period, now)
+
+    def _correct(self, more: int, period: int, now: float) -> None:
+        """So much more, or less, was used of what belongs to `period`."""
         if self.look(now) == period:
             self.used = max(0, self.used + more)
-            self._forgive()
 
     def owe(self, amount: int) -> None:
         """It was used, and not reserved before."""
@@ -150,18 +154,12 @@ class Bucket(Meter):
         self.reserved += amount
         return 0
 
-    def settle(self, amount: int, actual: int, period: int, now: float) -> None:
-        more = actual - amount
-        self.held -= amount
-        self.settled += actual
+    def _correct(self, more: int, period: int, now: float) -> None:
         if more > 0:
-            self.extra += more
             self.look(now)
             self.owe(more)
-        elif more:  # what is given back may leak before or after: it comes to the same
-            self.refunded -= more
-            used = self.used + more
-            self.used = used if used > 0 else 0
+        else:  # what is given back may leak before or after: it comes to the same
+            self.used = max(0, self.used + more)
 
     def wait_s(self, need: int) -> float:
         return self._leaks_s(self.used + need - self.capacity)
