@@ -89,13 +89,14 @@ def test_a_margin_stays_within_its_bounds_and_is_not_trusted_before_fifty_sample
         forecast.learn(1.0, ratio)
 
 
-def test_only_a_first_token_that_was_seen_teaches_the_margin() -> None:
-    made = world(band())
+def test_only_a_first_token_that_was_seen_teaches_the_margin_and_only_that_of_its_class() -> None:
+    made = world(band("interactive", 1), band())
     for number in range(40):
         made.arrive(f"r{number}", float(number), streamed=number % 2 == 0)
         made.first_token(f"r{number}", number + 0.5)
         made.finish(f"r{number}", number + 0.6)
-    assert made.core._books.models["llama"][0].shares["standard"].forecasts[False].seen == 20
+    shares = made.core._books.models["llama"][0].shares
+    assert {name: share.forecasts[False].seen for name, share in shares.items()} == {"standard": 20, "interactive": 0}
 
 
 # ---- on_late

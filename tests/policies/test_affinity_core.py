@@ -67,6 +67,28 @@ def test_a_prompt_goes_where_its_beginning_was_sent() -> None:
         made.finish(f"r{number}", 1.5 + number)
 
 
+def test_an_answer_that_took_long_keeps_its_prompt_young() -> None:
+    made = world("x", affinity=Affinity(ttl_s=20.0))
+    made.arrive("long", 0.0, tokens=4200, prefix=chain(1))
+    made.first_token("long", 1.0)
+    made.finish("long", 15.0)
+    assert made.why("again", 30.0, tokens=4200, prefix=chain(1)).cached_tokens == 4096
+
+
+@pytest.mark.parametrize("ends", ["completed", "cancelled"])
+def test_what_others_have_had_computed_pushes_a_prompt_out_of_the_cache(ends: str) -> None:
+    made = world("x", kv_tokens=20_000, prefill=100_000)
+    warm(made, 1)
+    for number in range(12):  # 50,000 tokens in twelve seconds: the cache turns over in half of the minute that follows
+        made.arrive(f"r{number}", 1.0 + number, tokens=4200, prefix=chain(10 + number))
+        if ends == "completed":
+            made.finish(f"r{number}", 1.5 + number)
+        else:
+            made.cancel(f"r{number}", 1.5 + number)
+    belief = made.core._books.prefixes._slots["x"].belief  # type: ignore[union-attr]
+    assert belief.lifetime_s(13.0) == pytest.approx(20_000 / (50_400 / 60), rel=0.2)
+
+
 def test_without_affinity_prefixes_mean_nothing() -> None:
     made = world("xyz", affinity=None)
     places = {warm(made, 1, float(at), name=f"r{at}") for at in range(40)}
