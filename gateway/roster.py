@@ -142,7 +142,8 @@ class Roster:
         self._dispatcher.handle(EndpointDown(name=name))
 
     def _facts(self, name: str, facts: Facts) -> None:
-        self._events.info("endpoint known", endpoint=name, context=facts.context_tokens, kv=facts.kv_tokens)
+        told = {"context": facts.context_tokens, "kv": facts.kv_tokens, "block": facts.block_tokens}
+        self._events.info("endpoint known", endpoint=name, **told)
         self._tell(name, facts)
 
     def _tell(self, name: str, facts: Facts) -> None:

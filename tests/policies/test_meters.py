@@ -49,6 +49,18 @@ def test_looking_often_loses_no_fraction() -> None:
     assert often.used == seldom.used
 
 
+def test_what_is_owed_is_added_to_what_is_left_after_draining() -> None:
+    owing, giving = bucket(60, 600), bucket(60, 600)
+    for meter in (owing, giving):
+        meter.reserve(30 * MICRO)
+    owing.settle(30 * MICRO, 80 * MICRO, 0, 60.0)  # by then the 30 have leaked: the 50 more begin to leak now
+    giving.settle(30 * MICRO, 10 * MICRO, 0, 60.0)
+    for meter in (owing, giving):
+        meter.look(70.0)
+    assert (owing.used, giving.used) == (40 * MICRO, 0)
+    assert (owing.extra, giving.refunded) == (50 * MICRO, 20 * MICRO)
+
+
 def test_a_clock_that_goes_back_drains_nothing() -> None:
     meter = bucket(60, 60)
     meter.look(100.0)
