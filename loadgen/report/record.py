@@ -29,6 +29,7 @@ class Outcome(StrEnum):
     ERROR_STREAM = "error_stream"  # an error event inside a stream that began with 200
     TRUNCATED = "truncated"  # ended without finish reason or end marker
     TIMEOUT = "timeout"
+    DROPPED = "dropped"  # not sent: the client's own cap on open requests
     UNFINISHED = "unfinished"  # still open when the drain ended
     CANCELLED = "cancelled"  # the schedule had the client leave
 
@@ -78,7 +79,11 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """One request, filled in as it goes. `reads` are the times of reads that carried tokens; 0.0 = never happened."""
+    """One request, filled in as it goes; 0.0 = never happened.
+
+    `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had.
+    `pool`, `endpoint`, `attempts` and `queued_s` are what the gateway says in its headers, or what a simulation knows.
+    """
 
     id: int
     tenant: str
@@ -90,8 +95,11 @@ class Sample:
     sched_s: float
     sent_s: float = 0.0
     head_s: float = 0.0
+    byte_s: float = 0.0  # first byte of the body
+    content_s: float = 0.0  # first token that is not reasoning
     end_s: float = 0.0
     reads: "array[float]" = field(default_factory=lambda: array("d"))
+    read_tokens: "array[int]" = field(default_factory=lambda: array("i"))
     token_events: int = 0
     outcome: Outcome = Outcome.UNFINISHED
     status: int = 0
@@ -101,8 +109,14 @@ class Sample:
     cached_tokens: int | None = None
     output_tokens: int | None = None  # from usage
     cls: str = ""
+    session: str = ""
+    turn: int = 0
     streamed: bool = True
+    tries: int = 1  # of this client
+    worker: int = 0  # the process that sent it
+    pool: str = ""
     endpoint: str = ""
+    attempts: int = 0  # of the gateway
     queued_s: float = 0.0  # in the gateway, before it went to an engine
     ideal_tokens: int = 0  # of the prompt, that an unlimited cache would have held
 
