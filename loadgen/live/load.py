@@ -8,12 +8,14 @@ from typing import BinaryIO
 from rich.console import Console
 
 from loadgen import tasks
-from loadgen.live.client import Client
+from loadgen.client import OTHERS, Client, ClientOptions, Target
 from loadgen.live.processes import Processes
 from loadgen.live.progress import Tally, View, shown
 from loadgen.report.record import Sample, Slo, line
 from loadgen.schedule import Schedule
 from loadgen.workload.prompts import Prose
+
+DRAIN_S = 60.0  # after the last arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ async def send(load: Load, place: Place, screen: Console) -> list[Sample]:
     """Send everything and wait for the answers. LiveError when a process ends before it is told to."""
     tally = Tally(load.classes, load.slo)
     with (place.folder / "requests.jsonl").open("wb", buffering=0) as file:
-        client = Client(load.schedule, place.urls, load.model, _Watch(tally, file, load.slo))
+        targets = {OTHERS: [Target(url=url, model=load.model) for url in place.urls]}
+        client = Client(load.schedule, targets, ClientOptions(drain_s=DRAIN_S), _Watch(tally, file, load.slo))
         view = View(place.name, client, tally, load.window_s)
         async with shown(screen, view):
             work = tasks.start(client.run(Prose(load.salt)), f"load of {place.name}")

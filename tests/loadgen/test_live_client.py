@@ -9,8 +9,8 @@ import aiohttp.web
 import msgspec
 import pytest
 
-from loadgen.live.answer import Answer
-from loadgen.live.client import Client
+from loadgen.client import OTHERS, Client, ClientOptions, Target, Watcher
+from loadgen.client.answer import Answer
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Block, Prose
@@ -186,9 +186,13 @@ async def streamed(request: aiohttp.web.Request, *pieces: bytes, gap_s: float = 
     return response
 
 
+def client(plan: Schedule, urls: list[str], watcher: Watcher) -> Client:
+    return Client(plan, {OTHERS: [Target(url=url, model="m") for url in urls]}, ClientOptions(), watcher)
+
+
 async def sent_to(handler: Handler, *requests: Planned) -> list[Sample]:
     async with serving(handler) as url:
-        return await Client(schedule(*requests), [url], "m", Quiet()).run(Prose("salt"))
+        return await client(schedule(*requests), [url], Quiet()).run(Prose("salt"))
 
 
 def refusing(status: int, headers: dict[str, str], body: str) -> Handler:
@@ -254,7 +258,7 @@ async def test_nobody_listening_is_a_connection_error_with_a_reason() -> None:
     async with serving(refusing(200, {}, "")) as url:
         pass
     watcher = Quiet()
-    (got,) = await Client(schedule(planned(0)), [url], "m", watcher).run(Prose("salt"))
+    (got,) = await client(schedule(planned(0)), [url], watcher).run(Prose("salt"))
     assert got.outcome is Outcome.ERROR_CONNECT and got.reason
     assert watcher.ended_as == {0: Outcome.ERROR_CONNECT}
 
@@ -273,7 +277,7 @@ async def test_a_client_leaves_when_its_patience_ends_and_the_server_sees_it() -
             raise
 
     async with serving(handler) as url:
-        (got,) = await Client(schedule(planned(0, leaves=0.2)), [url], "m", Quiet()).run(Prose("salt"))
+        (got,) = await client(schedule(planned(0, leaves=0.2)), [url], Quiet()).run(Prose("salt"))
         assert got.outcome is Outcome.CANCELLED
         assert 0.2 <= got.end_s < 1.0
         await asyncio.wait_for(seen_gone.wait(), 2)
@@ -289,7 +293,7 @@ async def test_requests_go_out_on_time_whatever_the_server_does() -> None:
     requests = [planned(number, t=number * 0.01) for number in range(50)]
     async with serving(handler) as url:
         watcher = Quiet()
-        run = asyncio.create_task(Client(schedule(*requests), [url], "m", watcher).run(Prose("salt")))
+        run = asyncio.create_task(client(schedule(*requests), [url], watcher).run(Prose("salt")))
         async with asyncio.timeout(5):
             while len(watcher.sent_ids) < 50:
                 await asyncio.sleep(0.01)
@@ -312,7 +316,7 @@ async def test_urls_are_taken_in_turn_and_the_body_asks_for_what_was_planned() -
 
     async with serving(at("a")) as a, serving(at("b")) as b:
         requests = [planned(number, t=number * 0.05) for number in range(4)]
-        await Client(schedule(*requests), [a, b], "m", Quiet()).run(Prose("salt"))
+        await client(schedule(*requests), [a, b], Quiet()).run(Prose("salt"))
     assert [name for name, _, _ in seen] == ["a", "b", "a", "b"]
     _, body, priority = seen[0]
     assert priority == "batch"

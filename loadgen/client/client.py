@@ -8,61 +8,64 @@ the client never queues. Prompt text is made right before its request is due, on
 import asyncio
 import math
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import msgspec
 
 from loadgen import tasks
-from loadgen.live.answer import Answer, reason_of, refused
+from loadgen.client.answer import Answer, reason_of, refused
+from loadgen.client.values import OTHERS, ClientError, ClientOptions, Health, Target, Watcher
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Prose, messages
 
 PATH = "/v1/chat/completions"
-LEAD_S = 0.25  # from calling `run` to time 0 of the schedule
-TIMEOUT_S = 120.0  # of one request, from its intended arrival
-DRAIN_S = 60.0  # after the last arrival
-_CONNECT_S = 5.0
 _IDLE_S = 3.0  # engines close idle connections after 5 s: never reuse one about to be closed
 
 
-class Watcher(Protocol):
-    """Is told of every request as it goes out and as it ends."""
-
-    def sent(self, sample: Sample) -> None:
-        """A request went out."""
-
-    def ended(self, sample: Sample) -> None:
-        """A request ended; its outcome stands."""
-
-
 class Client:
-    """One run of one schedule against `urls`."""
+    """One run of one schedule. Several targets of a tenant are taken in turn."""
 
-    def __init__(self, schedule: Schedule, urls: Sequence[str], model: str, watcher: Watcher) -> None:
-        """`urls` are base URLs, used in turn; `model` is the name they serve."""
+    def __init__(
+        self, schedule: Schedule, targets: Mapping[str, Sequence[Target]], options: ClientOptions, watcher: Watcher
+    ) -> None:
+        """`targets` by tenant; those under `OTHERS` are for every tenant that is not named. ClientError if one has none."""
+        without = {one.tenant for one in schedule.requests if not targets.get(one.tenant, targets.get(OTHERS))}
+        if without:
+            raise ClientError(f"tenant {min(without)} has no target to send to")
         self._schedule = schedule
-        self._urls = [url + PATH for url in urls]
-        self._model = model
+        self._targets = targets
+        self._options = options
         self._watcher = watcher
         self._zero = math.inf  # not begun
         self._open: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    @property
+    def health(self) -> Health:
+        """How well the client itself is, now and so far."""
+        return Health(open=len(self._open))
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Send nothing more; what is open may go on for `grace_s`, then `run` returns."""
+        self._stopping.set()
 
     def now_s(self) -> float:
         """Seconds since time 0 of the schedule; negative before it."""
         return time.monotonic() - self._zero
 
     async def run(self, prose: Prose) -> list[Sample]:
-        """Send everything, wait for the answers, `DRAIN_S` at most; one sample for each request, in order."""
-        self._zero = time.monotonic() + LEAD_S
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        """Send everything, wait for the answers; one sample for each request, in order."""
+        self._zero = time.monotonic() + self._options.lead_s
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._options.connect_s)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
         samples: list[Sample] = []
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             try:
                 for planned in self._schedule.requests:
+                    if self._stopping.is_set():
+                        break
                     body = self._body(planned, prose)
                     await self._until(planned.t)
                     samples.append(self._send(session, planned, body))
@@ -84,7 +87,7 @@ class Client:
 
     async def _drain(self) -> None:
         if self._open:
-            await asyncio.wait(set(self._open), timeout=DRAIN_S)
+            await asyncio.wait(set(self._open), timeout=self._options.drain_s or self._options.timeout_s)
 
     async def _close_open(self) -> None:
         left = set(self._open)
@@ -95,7 +98,7 @@ class Client:
 
     async def _one(self, session: aiohttp.ClientSession, planned: Planned, sample: Sample, body: bytes) -> None:
         leaves = planned.cancel_after_s
-        patience_s = TIMEOUT_S if leaves is None else min(TIMEOUT_S, leaves)
+        patience_s = self._options.timeout_s if leaves is None else min(self._options.timeout_s, leaves)
         sample.sent_s = self.now_s()
         self._watcher.sent(sample)
         try:
@@ -108,7 +111,8 @@ class Client:
             self._watcher.ended(sample)
 
     async def _exchange(self, session: aiohttp.ClientSession, sample: Sample, body: bytes) -> Outcome:
-        url = self._urls[sample.id % len(self._urls)]
+        targets = self._targets.get(sample.tenant, self._targets.get(OTHERS, ()))
+        url = targets[sample.id % len(targets)].shown.removesuffix("/v1") + PATH
         headers = {"content-type": "application/json", "x-forebay-priority": sample.priority}
         try:
             async with session.post(url, data=body, headers=headers) as response:
@@ -136,10 +140,11 @@ class Client:
         return answer.end()
 
     def _body(self, planned: Planned, prose: Prose) -> bytes:
+        model = self._targets.get(planned.tenant, self._targets.get(OTHERS, ()))[0].model
         said = messages(prose, planned.system, planned.blocks, planned.output_tokens)
         cap = {} if planned.max_tokens is None else {"max_tokens": planned.max_tokens}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode({"model": self._model, "messages": said, **stream, **cap})
+        return msgspec.json.encode({"model": model, "messages": said, **stream, **cap})
 
 
 def _sample(planned: Planned) -> Sample:
