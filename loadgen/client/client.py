@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import aiohttp
 import msgspec
@@ -63,9 +64,7 @@ class Client:
         samples: list[Sample] = []
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             try:
-                for planned in self._schedule.requests:
-                    if self._stopping.is_set():
-                        break
+                for planned in takewhile(lambda _: not self._stopping.is_set(), self._schedule.requests):
                     body = self._body(planned, prose)
                     await self._until(planned.t)
                     samples.append(self._send(session, planned, body))
