@@ -16,48 +16,22 @@ from loadgen.scenario import Scenario, Tenant
 from loadgen.workload.arrivals import Sessions, staggered
 from loadgen.workload.formats import Row
 from loadgen.workload.lengths import Length, tokens
+from loadgen.workload.planned import Planned
 from loadgen.workload.prompts import Block, prompt_tokens
 from loadgen.workload.recipes import Recipe
 from loadgen.workload.trace import Trace
 
 LEAST_THINK_S = 0.05  # nobody answers faster; without a bound a closed loop would plan without end
-_PURPOSES = ("arrivals", "input", "output", "cap", "cancel", "turns", "think")
-
-
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to come: `t` seconds after the start, what it asks, and when its client leaves (None: never).
-
-    A turn after another (`after`, its id) comes `think_s` after the end of that answer; its `t` is the earliest that
-    can be. `input_tokens` is the whole planned prompt as the engine will count it: the `system` message, then `blocks`
-    in one message of the user. `cls` is its class in the scenario. `measured` False is warm-up or tail.
-    """
-
-    id: int
-    t: float
-    tenant: str
-    priority: str
-    cls: str
-    session: str = ""
-    turn: int = 0
-    after: int | None = None
-    think_s: float = 0.0
-    input_tokens: int
-    output_tokens: int
-    max_tokens: int | None
-    stream: bool = True
-    cancel_after_s: float | None
-    measured: bool
-    system: Block | None
-    blocks: tuple[Block, ...]
+_PURPOSES = ("arrivals", "input", "output", "reasoning", "results", "cancel", "turns", "think")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What is particular to one request, whatever its source."""
 
     t: float
-    system: Block | None
     blocks: tuple[Block, ...]
     output_tokens: int
+    reasoning_tokens: int = 0
     tenant: str
     session: str = ""
     turn: int = 0
@@ -95,11 +69,12 @@ class _Draft:
         return {purpose: Random(f"{self._seed}/{part}/{purpose}") for purpose in _PURPOSES}
 
     def _single(self, number: int, t: float) -> Asked:
-        system, tools = self._recipe.head(self._phase(t))
-        own = self._recipe.own(number, self._drawn(self._tenant.input, "input"))
-        blocks = (*tools, *self._recipe.results(number), own)
-        output = self._drawn(self._tenant.output, "output")
-        return Asked(t=t, system=system, blocks=blocks, output_tokens=output, tenant=self._tenant.name)
+        own = self._recipe.said(
+            self._tenant.name, number, self._drawn(self._tenant.input, "input"), self._streams["results"]
+        )
+        said = (*self._recipe.head(self._phase(t)), *own)
+        thought, output = self._answer()
+        return Asked(t=t, blocks=said, output_tokens=output, reasoning_tokens=thought, tenant=self._tenant.name)
 
     def _conversations(self, arrivals: Sessions) -> Iterator[Planned]:
         for user, start_s in enumerate(arrivals.starts(self._streams["arrivals"], self._scenario.total_s)):
@@ -111,21 +86,23 @@ class _Draft:
 
     def _conversation(self, arrivals: Sessions, talk: "_Talk") -> Iterator[Planned]:
         self._streams = self._streams_of(talk.session)  # one cut short changes no other
-        system, said = self._recipe.head(self._phase(talk.t))
+        said = self._recipe.head(self._phase(talk.t))
         most = arrivals.max_total_tokens or math.inf
         for turn in range(tokens(arrivals.turns, self._streams["turns"])):
             if turn or talk.sessions > 1:
                 talk.wait(max(LEAST_THINK_S, arrivals.think.draw(self._streams["think"])))
             number = self._number()
             size = self._drawn(arrivals.follow if turn and arrivals.follow else self._tenant.input, "input")
-            output = self._drawn(self._tenant.output, "output")
-            said = (*said, *self._recipe.results(number), self._recipe.own(number, size))
-            if talk.t >= self._scenario.total_s or prompt_tokens(system, said) + output > most:
+            thought, output = self._answer()
+            said = (*said, *self._recipe.said(talk.session, turn, size, self._streams["results"]))
+            if talk.t >= self._scenario.total_s or prompt_tokens(said) + output > most:
                 return
             if talk.t >= 0:
-                asked = Asked(t=talk.t, system=system, blocks=said, output_tokens=output, tenant=self._tenant.name)
+                asked = Asked(
+                    t=talk.t, blocks=said, output_tokens=output, reasoning_tokens=thought, tenant=self._tenant.name
+                )
                 yield self._planned(number, talk.turn(asked, turn, number))
-            said = (*said, Block(namespace=f"answer/{self._tenant.name}", id=number, tokens=output))
+            said = (*said, self._recipe.answer(talk.session, turn, output - thought))
 
     def _recorded(self, trace: Trace) -> Iterator[Planned]:
         for row in trace.requests(self._streams["arrivals"]):
@@ -156,23 +133,23 @@ class _Draft:
         namespace = f"trace/{self._tenant.name}/{row.session}"
         parts = [self._shared(namespace, *part) for part in row.parts]
         rest = row.input_tokens - sum(block.tokens for block in parts)
-        own = (self._recipe.own(number, rest),) if rest > 0 else ()
-        system, _ = self._recipe.head(self._phase(t))
-        if system is None and len(parts) > 1 and not row.session:
-            system = parts.pop(0)
+        own = self._recipe.said(self._tenant.name, number, rest, self._streams["results"]) if rest > 0 else ()
+        head = self._recipe.head(self._phase(t))
+        if not head and len(parts) > 1 and not row.session:
+            head = (msgspec.structs.replace(parts.pop(0), role="system"),)
         tenant = row.tenant or self._tenant.name
-        return Asked(t=t, system=system, blocks=(*parts, *own), output_tokens=row.output_tokens, tenant=tenant)
+        return Asked(t=t, blocks=(*head, *parts, *own), output_tokens=row.output_tokens, tenant=tenant)
 
     def _planned(self, number: int, asked: Asked) -> Planned:
         scenario, tenant = self._scenario, self._tenant
-        size = prompt_tokens(asked.system, asked.blocks)
+        size = prompt_tokens(asked.blocks)
         return Planned(
             **msgspec.structs.asdict(asked),
             id=number,
             priority=tenant.priority,
             cls=scenario.class_of(size + asked.output_tokens),
             input_tokens=size,
-            max_tokens=self._drawn(tenant.max_tokens, "cap") if tenant.max_tokens else None,
+            max_tokens=tenant.max_tokens.of(asked.output_tokens),
             stream=tenant.stream,
             cancel_after_s=self._leaves(),
             measured=scenario.warmup_s <= asked.t < scenario.warmup_s + scenario.duration_s,
@@ -189,6 +166,11 @@ class _Draft:
 
     def _drawn(self, length: Length | None, purpose: str) -> int:
         return tokens(length, self._streams[purpose]) if length else 1
+
+    def _answer(self) -> tuple[int, int]:
+        """Tokens that are thought, and all tokens of the answer."""
+        thought = self._drawn(self._tenant.reasoning, "reasoning") if self._tenant.reasoning else 0
+        return thought, thought + self._drawn(self._tenant.output, "output")
 
     def _phase(self, t: float) -> str:
         return "measure" if t >= self._scenario.warmup_s else "warmup"

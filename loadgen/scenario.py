@@ -6,14 +6,15 @@ reads makes a benchmark lie. `Scenario` is a value; the options of a command mak
 
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 
 from loadgen.report.record import Slo, TtftLimit
 from loadgen.workload.arrivals import Arrivals, Sessions
-from loadgen.workload.fields import Count, Duration, Fields, Share, duration, seconds
+from loadgen.workload.caps import TELLING, Absent, Cap
+from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
 from loadgen.workload.fields import ScenarioError as ScenarioError
 from loadgen.workload.lengths import Empirical, Length
 from loadgen.workload.recipes import Prefix, Prompt
@@ -54,17 +55,26 @@ class GoalChange(Fields, frozen=True):
 class Tenant(Fields, frozen=True):
     """One source of requests, or many: a trace with `tenant_field` gives each its own name.
 
-    `input` counts the request's own tokens; shared heads and tool results come on top. It and `output` may be absent
-    where a trace brings them. `slo` changes the goal by class; `all` stands for each class, and a target of 0 never
-    fails a run.
+    `input` counts the request's own tokens; shared heads and tool results come on top. `reasoning` are tokens of the
+    answer that are thought before anything is said, in addition to `output`. Input and output may be absent where a
+    trace brings them. `slo` changes the goal by class; `all` stands for each class, and a target of 0 never fails a run.
+
+    `weight` is its share against others where service is compared. `key_env` names the environment variable with its
+    API key, `url` the server it talks to (None: the one of the command). `expect_rejects`: it is there to be refused,
+    and its own goals fail no run.
     """
 
     name: str
     arrivals: Arrivals | Sessions | Trace
     priority: str = "standard"
+    weight: Positive = 1.0
+    key_env: str | None = None
+    url: str | None = None
+    expect_rejects: bool = False
     input: Length | None = None
     output: Length | None = None
-    max_tokens: Length | None = None
+    reasoning: Length | None = None
+    max_tokens: Cap = Absent()
     prompt: Prompt = Prompt()
     cancel: Cancel | None = None
     slo: dict[str, GoalChange] = msgspec.field(default_factory=dict)
@@ -75,7 +85,9 @@ class Scenario(Fields, frozen=True):
     """What is offered, and the goal it is judged by.
 
     `warmup` and `tail` are offered and not measured, before and after the window. `classes`: the first that fits is a
-    request's. `fleet` names the engines it is meant for.
+    request's. `fleet` names the engines it is meant for. `salt` is new for each `run`, or a fixed text: then a run can
+    measure what another one left in the caches. `length_control` is what sets the length of an answer: `auto` takes the
+    first of `marker`, `ignore_eos` and `min_tokens` that the server understands, `none` leaves it to the model.
     """
 
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
@@ -89,6 +101,8 @@ class Scenario(Fields, frozen=True):
     classes: dict[str, Class] = msgspec.field(default_factory=lambda: {EVERY_CLASS: Class()})
     prefixes: dict[str, Prefix] = msgspec.field(default_factory=dict)
     fleet: str = "ref4"
+    salt: Annotated[str, msgspec.Meta(min_length=1)] = "run"
+    length_control: Literal["auto", "marker", "ignore_eos", "min_tokens", "none"] = "auto"
 
     @property
     def warmup_s(self) -> float:
@@ -114,6 +128,11 @@ class Scenario(Fields, frozen=True):
     def closed(self) -> bool:
         """Whether some of the load waits for answers: rates then follow the system, and compare with no open loop."""
         return any(getattr(tenant.arrivals, "users", None) is not None for tenant in self.tenants)
+
+    @property
+    def telling(self) -> list[str]:
+        """Tenants whose `max_tokens` follows from the planned answer: the system under test knows what it should not."""
+        return [tenant.name for tenant in self.tenants if isinstance(tenant.max_tokens, TELLING)]
 
     def lasting(self, total_s: float) -> "Scenario":
         """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up, without a tail."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.drafts import Planned as Planned
 from loadgen.drafts import draft
 from loadgen.scenario import Scenario
+from loadgen.workload.planned import Planned as Planned
 
-VERSION = 2
+VERSION = 3
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +96,8 @@ def _ideal(requests: Iterable[Planned]) -> int:
     cached = 0
     for request in requests:
         parent, shared = 0, True
-        for block in (*((request.system,) if request.system else ()), *request.blocks):
-            key = (parent, block.namespace, block.id)
+        for block in request.blocks:
+            key = (parent, block.namespace + block.noise, block.id)
             parent, known = nodes.get(key, (len(nodes) + 1, 0))
             nodes[key] = (parent, max(known, block.tokens))
             cached += min(known, block.tokens) if shared and request.measured else 0

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import aiohttp
-import msgspec
 
 from loadgen import tasks
 from loadgen.client.answer import Answer, reason_of, refused
 from loadgen.client.values import OTHERS, ClientError, ClientOptions, Health, Target, Watcher
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
-from loadgen.workload.prompts import Prose, messages
+from loadgen.workload.bodies import PATHS, Terms, body
+from loadgen.workload.prompts import Prose
 
-PATH = "/v1/chat/completions"
 _IDLE_S = 3.0  # engines close idle connections after 5 s: never reuse one about to be closed
 
 
@@ -65,9 +64,9 @@ class Client:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             try:
                 for planned in takewhile(lambda _: not self._stopping.is_set(), self._schedule.requests):
-                    body = self._body(planned, prose)
+                    content = self._body(planned, prose)
                     await self._until(planned.t)
-                    samples.append(self._send(session, planned, body))
+                    samples.append(self._send(session, planned, content))
                 await self._drain()
             finally:
                 await self._close_open()
@@ -110,8 +109,8 @@ class Client:
             self._watcher.ended(sample)
 
     async def _exchange(self, session: aiohttp.ClientSession, sample: Sample, body: bytes) -> Outcome:
-        targets = self._targets.get(sample.tenant, self._targets.get(OTHERS, ()))
-        url = targets[sample.id % len(targets)].shown.removesuffix("/v1") + PATH
+        target = self._target(sample.tenant, sample.id)
+        url = target.shown.removesuffix("/v1") + PATHS[target.api]
         headers = {"content-type": "application/json", "x-forebay-priority": sample.priority}
         try:
             async with session.post(url, data=body, headers=headers) as response:
@@ -139,11 +138,13 @@ class Client:
         return answer.end()
 
     def _body(self, planned: Planned, prose: Prose) -> bytes:
-        model = self._targets.get(planned.tenant, self._targets.get(OTHERS, ()))[0].model
-        said = messages(prose, planned.system, planned.blocks, planned.output_tokens)
-        cap = {} if planned.max_tokens is None else {"max_tokens": planned.max_tokens}
-        stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode({"model": model, "messages": said, **stream, **cap})
+        target = self._target(planned.tenant, 0)
+        terms = Terms(model=target.model, api=target.api, control=self._options.length_control)
+        return body(terms, planned, prose)
+
+    def _target(self, tenant: str, number: int) -> Target:
+        targets = self._targets.get(tenant, self._targets.get(OTHERS, ()))
+        return targets[number % len(targets)]
 
 
 def _sample(planned: Planned) -> Sample:

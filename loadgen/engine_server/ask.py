@@ -16,6 +16,7 @@ MAX_SALT = 128
 SALT_FORBIDDEN = frozenset("@/\\\0")
 COMPLETION_TOKENS = 16  # what /v1/completions gives when nothing is said
 MARKER = re.compile(r"\[\[fb ([^\]]*)\]\]")
+MARKER_START = "[[fb "
 
 
 class Refusal(Exception):
@@ -53,7 +54,7 @@ class Refusal(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Marker:
-    """`[[fb out=137 think=40 tool=name canary=abc fault=...]]` in the last user message."""
+    """`[[fb out=137 think=40 tool=name canary=abc fault=...]]` in the last message of a user or a tool."""
 
     output: int | None = None
     think: int = 0
@@ -190,7 +191,7 @@ def _is_ids(value: object) -> bool:
 
 
 def _conversation(data: dict[str, Any], ask: Ask) -> str:
-    """Render the messages into `ask`; returns the text of the last user message."""
+    """Render the messages into `ask`; returns the text of the last message that is not the model's."""
     messages = data.get("messages")
     if not isinstance(messages, list) or not all(isinstance(entry, dict) for entry in messages):
         raise Refusal(400, "messages: Input should be a valid list", "Bad Request", "messages")
@@ -206,7 +207,7 @@ def _conversation(data: dict[str, Any], ask: Ask) -> str:
     ask.tools = [str((entry.get("function") or entry).get("name", "tool")) for entry in tools]
     _choose_tool(data.get("tool_choice"), ask)
     ask.prompts = [tokens.render(msgspec.json.encode(tools) if tools else b"", pairs)]
-    return next((text for role, text in reversed(pairs) if role == "user"), "")
+    return next((text for role, text in reversed(pairs) if role in ("user", "tool")), "")
 
 
 def _choose_tool(choice: Any, ask: Ask) -> None:
@@ -251,7 +252,7 @@ def _part(part: Any) -> str:
 
 
 def _marker(text: str) -> Marker:
-    found = MARKER.search(text)
+    found = MARKER.search(text, max(0, text.rfind(MARKER_START)))  # those before it belong to what was said earlier
     marker = Marker()
     for pair in found.group(1).split() if found else ():
         key, _, value = pair.partition("=")

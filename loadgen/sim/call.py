@@ -21,7 +21,7 @@ class Call:
         self.planned = planned
         self.id = name(planned)
         self.arrived_s = arrived_s
-        self.hashes = chain(rendered(planned.system, planned.blocks, salt), BLOCK_TOKENS)
+        self.hashes = chain(rendered(planned.blocks, salt), BLOCK_TOKENS)
         self.engine = -1
         self.attempt = 0
         self.ended = False

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from loadgen.scenario import Scenario, ScenarioError
-from loadgen.schedule import Planned, Schedule
+from loadgen.schedule import Schedule
+from loadgen.workload.planned import Planned
 from loadgen.workload.prompts import Block, prompt_tokens
 from policies import journal
 from policies.events import Arrived, Cancelled, Event, Finished, SettingsChanged
@@ -23,6 +24,7 @@ from policies.types import InferenceRequest
 
 LONG_BLOCKS_FROM_TOKENS = 4096  # scheduling.md 8
 WARMUP_SHARE = 0.1  # at most that much of it is not measured: simulated engines begin cold
+ONE_MESSAGE = 2  # tokens of marks: that of the user, and that of the answer
 _DEFAULT_BLOCK_TOKENS = 64
 
 
@@ -100,7 +102,7 @@ class _Made:
             self._guessed += 1
             output = usual.get(request.tenant, usual.get("", 1))
         blocks = self._blocks(number, request)
-        size = prompt_tokens(None, blocks)
+        size = prompt_tokens(blocks)
         left_s = self._left.get(request.id)
         return Planned(
             id=number,
@@ -115,7 +117,6 @@ class _Made:
             stream=request.streamed,
             cancel_after_s=None if left_s is None else left_s - request.arrived_s,
             measured=False,
-            system=None,
             blocks=blocks,
         )
 
@@ -123,7 +124,7 @@ class _Made:
         """One block for each hash of the prefix, and what is left as the request's own."""
         end = self._ends.get(request.id)
         told = end.prompt_tokens if end is not None else None
-        left = max(1, (told or request.prompt_tokens) - prompt_tokens(None, ()))
+        left = max(1, (told or request.prompt_tokens) - ONE_MESSAGE)
         blocks: list[Block] = []
         done = 0
         for link in request.prefix:

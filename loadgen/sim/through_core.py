@@ -8,6 +8,7 @@ from loadgen.sim.fleet import Member
 from loadgen.sim.loop import Floor
 from loadgen.sim.policy import Policy
 from loadgen.sim.router import Seen
+from loadgen.workload.prompts import MARK_TOKENS
 from policies.core import Core, PoolView
 from policies.decisions import Decision, Dispatch, Reason
 from policies.events import (
@@ -186,9 +187,11 @@ class ThroughCore:
 
 
 def _head(call: Call) -> int:
-    """The chain where the system prompt ends, or after `HEAD_TOKENS`."""
-    system = call.planned.system
-    if system is None:
+    """The chain where the system prompt ends, or after `HEAD_TOKENS`; definitions of tools stand before it."""
+    blocks = call.planned.blocks
+    last = max((place for place, one in enumerate(blocks) if one.role == "system"), default=None)
+    if last is None:
         return 0
-    blocks = min(system.tokens + 1, HEAD_TOKENS) // BLOCK_TOKENS
-    return call.hashes[blocks - 1] if 0 < blocks <= len(call.hashes) else 0
+    until = sum(one.tokens for one in blocks[: last + 1]) + MARK_TOKENS
+    full = min(until, HEAD_TOKENS) // BLOCK_TOKENS
+    return call.hashes[full - 1] if 0 < full <= len(call.hashes) else 0

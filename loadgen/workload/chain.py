@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import xxhash
 
-from loadgen.workload.prompts import MARK_TOKENS, Block
+from loadgen.workload.prompts import MARK_TOKENS, Block, Role, opens
 
 KEPT_HEADS = 4096
 HEAD_BLOCKS = 32  # heads of that many blocks, and of its multiples, are kept
 _SPREAD = 0x9E3779B97F4A7C15  # odd: no two offsets in a block give one hash
 _MASK = (1 << 64) - 1
-_MARKS = {role: Block(namespace=f"mark/{role}", id=0, tokens=MARK_TOKENS) for role in ("system", "user", "assistant")}
+_ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+_MARKS: dict[Role, Block] = {role: Block(namespace=f"mark/{role}", id=0, tokens=MARK_TOKENS) for role in _ROLES}
+_MARKS["call"] = _MARKS["assistant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,19 @@ class _Head:
 _heads: OrderedDict[tuple[int, tuple[Block, ...]], _Head] = OrderedDict()
 
 
-def rendered(system: Block | None, said: Sequence[Block], salt: str = "") -> tuple[Block, ...]:
-    """The blocks of a whole prompt: a system message if there is one, then one message of the user, marks included.
+def rendered(blocks: Sequence[Block], salt: str = "") -> tuple[Block, ...]:
+    """The blocks of a whole prompt, with the mark of each message and that of the answer.
 
     Prompts of different `salt` share nothing; it takes no tokens, like an engine's `cache_salt`.
     """
-    first = (Block(namespace="salt/" + salt, id=0, tokens=0),) if salt else ()
-    before = (_MARKS["system"], system) if system is not None else ()
-    return (*first, *before, _MARKS["user"], *said, _MARKS["assistant"])
+    found = [Block(namespace="salt/" + salt, id=0, tokens=0)] if salt else []
+    before: Role | None = None
+    for block in blocks:
+        if opens(before, block.role):
+            found.append(_MARKS[block.role])
+        found.append(block)
+        before = block.role
+    return (*found, _MARKS["assistant"])
 
 
 def chain(blocks: Sequence[Block], every: int) -> tuple[int, ...]:
@@ -63,7 +70,7 @@ def chain(blocks: Sequence[Block], every: int) -> tuple[int, ...]:
 def _continued(head: _Head, blocks: Sequence[Block], every: int) -> _Head:
     hashes, tokens, link = list(head.hashes), head.tokens, head.link
     for block in blocks:
-        base = xxhash.xxh3_64_intdigest(f"{block.namespace}\0{block.id}".encode(), link)
+        base = xxhash.xxh3_64_intdigest(f"{block.namespace}\0{block.id}{block.noise}".encode(), link)
         first = every - tokens % every
         hashes += [(base + offset * _SPREAD) & _MASK for offset in range(first, block.tokens + 1, every)]
         tokens += block.tokens

@@ -6,11 +6,14 @@ already differs from every other's. The salt is new for each run: no run ever me
 (vllm#52884, #54227), and sharing inside a run is untouched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from random import Random
+from typing import Literal
 
 import msgspec
+
+from loadgen.workload.results import document
 
 TOKEN_BYTES = 4
 TAG_TOKENS = 4
@@ -21,31 +24,52 @@ _WORDS = (
 )
 _BOOK_WORDS = 1 << 17
 
+Role = Literal["tools", "system", "user", "assistant", "call", "tool"]
+"""Who says it. `tools` are the definitions of tools, a `call` is what an assistant asks of one, `tool` its result."""
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokens` tokens of text, identified by (namespace, id)."""
+ANSWERS = "answer/"
+"""Namespace of answers that are said again as they were received; the id is the turn."""
+CALLS = "call/"
+"""Namespace of calls that nobody answered with: they are part of the question."""
+RESULTS = "result/"
+"""Namespace of results of tools that are JSON."""
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
+    """`tokens` tokens of text, identified by (namespace, id). Blocks in a row that have one role are one message.
+
+    `noise`: `KIND/NUMBER`, which of the ways to write it, where the same can be said in many (results.py).
+    """
 
     namespace: str
     id: int
     tokens: int
+    role: Role = "user"
+    noise: str = ""
 
 
 class Prose:
     """Writes blocks as text. One long text is made once; a block is its tag and a slice of that text."""
 
-    def __init__(self, salt: str) -> None:
-        """`salt`: new for each run."""
+    def __init__(self, salt: str, words_per_token: float = 1.0) -> None:
+        """`salt`: new for each run. `words_per_token`: how many words the server's tokenizer takes for a token."""
         self._salt = salt
+        self._scale = words_per_token
         words = [_WORDS[i : i + TOKEN_BYTES] for i in range(0, len(_WORDS), TOKEN_BYTES)]
         self._book = "".join(Random("prose").choices(words, k=_BOOK_WORDS))
 
     def text(self, block: Block) -> str:
-        """The text of `block`, exactly 4 x tokens bytes of ASCII. A shorter block of the same id is its head."""
+        """The text of `block`, exactly 4 x tokens x words per token bytes of ASCII.
+
+        A shorter block of the same id is its head, but for results of tools, which are JSON and have one length.
+        """
         digest = blake2b(f"{self._salt}\0{block.namespace}\0{block.id}".encode(), digest_size=16).digest()
-        words = max(0, block.tokens - TAG_TOKENS)
-        start = int.from_bytes(digest[8:]) % _BOOK_WORDS
-        body = self._slice(start, words)
-        return (digest[:8].hex()[:15] + " " + body)[: block.tokens * TOKEN_BYTES]
+        size = max(1, round(block.tokens * self._scale)) if block.tokens else 0
+        tag = digest[:8].hex()[:15]
+        body = self._slice(int.from_bytes(digest[8:]) % _BOOK_WORDS, max(0, size - TAG_TOKENS))
+        if block.namespace.startswith(RESULTS):
+            return document(tag, body, size * TOKEN_BYTES, block.noise)
+        return (tag + " " + body)[: size * TOKEN_BYTES]
 
     def _slice(self, start: int, words: int) -> str:
         copies = -(-(start + words) // _BOOK_WORDS)
@@ -53,25 +77,27 @@ class Prose:
         return book[start * TOKEN_BYTES : (start + words) * TOKEN_BYTES]
 
 
-def prompt_tokens(system: Block | None, blocks: Sequence[Block]) -> int:
-    """What the simulated engine counts for this prompt: texts, a role mark for each, and the mark of the answer."""
-    return sum(block.tokens for block in blocks) + (system.tokens + MARK_TOKENS if system else 0) + 2 * MARK_TOKENS
+def grouped(blocks: Sequence[Block]) -> Iterator[tuple[Role, list[Block]]]:
+    """What is said in a row by one role."""
+    group: list[Block] = []
+    for block in blocks:
+        if group and group[0].role != block.role:
+            yield group[0].role, group
+            group = []
+        group.append(block)
+    if group:
+        yield group[0].role, group
 
 
-def messages(prose: Prose, system: Block | None, blocks: Sequence[Block], output_tokens: int) -> list[dict[str, str]]:
-    """The prompt as chat messages: system, and one of the user with all `blocks`.
-
-    The user's text ends with a marker that sets the length of the answer, in place of as many of its last tokens; a
-    prompt shorter than the marker becomes as long as that.
-    """
-    mark = marker(output_tokens)
-    text = "".join(prose.text(block) for block in blocks)
-    own = text[: max(0, len(text) - len(mark))]
-    said = [{"role": "user", "content": own + mark}]
-    return [{"role": "system", "content": prose.text(system)}, *said] if system else said
+def opens(before: Role | None, role: Role) -> bool:
+    """Whether a message begins with `role` behind `before`: a call goes on with what its assistant says."""
+    return role not in ("tools", before) and (before, role) != ("assistant", "call")
 
 
-def marker(output_tokens: int) -> str:
-    """Asks the simulated engine (--allow-markers) for an answer of exactly that many tokens; padded to whole tokens."""
-    text = f"[[fb out={output_tokens}]]"
-    return text + " " * (-len(text) % TOKEN_BYTES)
+def prompt_tokens(blocks: Sequence[Block]) -> int:
+    """What the simulated engine counts for this prompt: texts, a role mark for each message, the mark of the answer."""
+    total, before = MARK_TOKENS, None
+    for block in blocks:
+        total += block.tokens + (MARK_TOKENS if opens(before, block.role) else 0)
+        before = block.role
+    return total

@@ -140,7 +140,6 @@ def planned(number: int, t: float = 0.0, leaves: float | None = None, output: in
         max_tokens=64,
         cancel_after_s=leaves,
         measured=True,
-        system=None,
         blocks=(Block(namespace="chat", id=number, tokens=30),),
     )
 

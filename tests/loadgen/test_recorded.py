@@ -72,7 +72,7 @@ def test_equal_hashes_are_equal_engine_blocks(tmp_path: Path) -> None:
         (101.0, request(1, prefix=(*long[:65], 99), prompt_tokens=4096 + 900)),
         (102.0, request(2, prefix=(1, 2, 3), prompt_tokens=150)),
     )
-    chains = [chain(rendered(one.system, one.blocks), 16) for one in recorded(path, scenario()).schedule.requests]
+    chains = [chain(rendered(one.blocks), 16) for one in recorded(path, scenario()).schedule.requests]
     shared = next(place for place, (a, b) in enumerate(zip(chains[0], chains[1], strict=True)) if a != b)
     assert shared == (4096 + 256) // 16
     assert chains[2][:8] == chains[0][:8], "two blocks of 64; the third does not fit its 150 tokens"

@@ -76,9 +76,10 @@ def test_input_and_output_lengths_are_not_correlated() -> None:
 
 def test_shared_system_prompts_follow_zipf_and_warm_up_has_its_own() -> None:
     chats = [one for one in build(standard("demo").lasting(600), 7).requests if one.tenant == "chat"]
-    used = Counter(one.system.id for one in chats if one.system and one.measured)
+    used = Counter(one.blocks[0].id for one in chats if one.measured)
     assert used[0] > used[3] > used[19] > 0
-    namespaces = {(one.measured, one.system.namespace) for one in chats if one.system}
+    assert {one.blocks[0].role for one in chats} == {"system"}
+    namespaces = {(one.measured, one.blocks[0].namespace) for one in chats}
     assert namespaces == {(True, "measure/prefix/assistant"), (False, "warmup/prefix/assistant")}
 
 
@@ -94,4 +95,4 @@ def test_the_file_is_its_lines_gzipped_and_holds_no_text(tmp_path: Path) -> None
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
     head, *rows = gzip.decompress((tmp_path / "a.gz").read_bytes()).splitlines()
     assert json.loads(head)["requests"] == len(rows) == 420
-    assert json.loads(rows[0])["blocks"][0].keys() == {"namespace", "id", "tokens"}
+    assert json.loads(rows[0])["blocks"][-1].keys() == {"namespace", "id", "tokens"}

@@ -51,7 +51,7 @@ def test_a_later_turn_repeats_all_that_was_said_and_the_answers() -> None:
             assert [block.tokens for block in after.blocks[len(before.blocks) :]] == [30, 400]
             assert (after.after, after.think_s, after.turn) == (before.id, 5, before.turn + 1)
             assert after.t == before.t + 5
-            assert after.system == before.system
+            assert [block.role for block in after.blocks[-3:]] == ["user", "assistant", "user"]
 
 
 def test_sessions_begin_at_their_rate_and_a_follow_up_has_its_own_length() -> None:
@@ -124,20 +124,24 @@ def test_tool_definitions_come_first_and_tool_results_come_again() -> None:
       tool_results: {tokens: {kind: uniform, min: 100, max: 900}, pool: 30, zipf: 1.2, repeat: 0.6}
 """)
     requests = [row for row in build(one, 7).requests if row.measured]
-    assert {len(row.blocks) for row in requests} == {3}
+    assert {tuple(block.role for block in row.blocks) for row in requests} == {
+        ("tools", "system", "user", "call", "tool", "user")
+    }
     assert {row.blocks[0].tokens for row in requests} == {3000}
-    uses = Counter((row.blocks[1].namespace, row.blocks[1].id) for row in requests)
+    uses = Counter((row.blocks[4].namespace, row.blocks[4].id) for row in requests)
     again = [count for (namespace, _), count in uses.items() if namespace == "result/one"]
     assert len(again) <= 30
     assert sum(again) / len(requests) == pytest.approx(0.6, abs=0.05)
-    sizes = {(row.blocks[1].namespace, row.blocks[1].id, row.blocks[1].tokens) for row in requests}
+    sizes = {(row.blocks[4].namespace, row.blocks[4].id, row.blocks[4].tokens) for row in requests}
     assert len(sizes) == len(uses)  # a result has one length
-    assert len({row.blocks[2] for row in requests}) == len(requests)
+    assert len({row.blocks[5] for row in requests}) == len(requests)
 
 
 def test_the_ideal_is_what_an_endless_cache_would_know() -> None:
     schedule = build(conversations("rate: 0.5", rest=""), 7)
-    again = sum(one.input_tokens - 400 - 30 - 2 for one in schedule.requests if one.measured and one.turn)
+    again = sum(
+        sum(block.tokens for block in one.blocks[:-2]) for one in schedule.requests if one.measured and one.turn
+    )
     assert schedule.ideal_cached_tokens == again
 
 

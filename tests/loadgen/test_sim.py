@@ -40,7 +40,6 @@ def planned(number: int, t: float, **changes: object) -> Planned:
         "max_tokens": None,
         "cancel_after_s": None,
         "measured": True,
-        "system": None,
         "blocks": (Block(namespace="t", id=number, tokens=100),),
     }
     return Planned(**(values | changes))  # type: ignore[arg-type]
@@ -247,9 +246,10 @@ def test_a_run_can_be_stopped_on_the_way() -> None:
 
 @pytest.mark.parametrize(("router", "shared"), [("core", False), ("lmetric", True)])
 def test_tenants_share_an_engines_cache_only_behind_routers(router: str, shared: bool) -> None:
-    system = Block(namespace="sys", id=0, tokens=640)
-    one = planned(0, 1.0, system=system, input_tokens=743)
-    other = planned(1, 3.0, system=system, input_tokens=743, tenant="docs")
+    system = Block(namespace="sys", id=0, tokens=640, role="system")
+    own = Block(namespace="t", id=0, tokens=100), Block(namespace="t", id=1, tokens=100)
+    one = planned(0, 1.0, blocks=(system, own[0]), input_tokens=743)
+    other = planned(1, 3.0, blocks=(system, own[1]), input_tokens=743, tenant="docs")
     report = run(arm(router, fleet=mini(1), schedule=schedule(one, other)), 3).report
     assert (report.totals.cached_tokens, report.totals.ideal_tokens) == ((640, 640) if shared else (0, 0))
 

@@ -154,10 +154,7 @@ def test_auto_leaves_exact_times_alone(tmp_path: Path) -> None:
 
 def shared(schedule: Schedule, first: int, second: int) -> int:
     """Tokens of the head that two requests have in common."""
-    a, b = (
-        [block for block in (one.system, *one.blocks) if block]
-        for one in (schedule.requests[first], schedule.requests[second])
-    )
+    a, b = (one.blocks for one in (schedule.requests[first], schedule.requests[second]))
     same = 0
     for left, right in zip(a, b, strict=False):
         if left != right:
@@ -170,8 +167,7 @@ def test_hash_ids_are_blocks_of_512_and_the_first_is_the_system_message(tmp_path
     rows = [row(0, 1300, hash_ids=[0, 1, 2]), row(1, 1100, hash_ids=[0, 1, 5]), row(2, 600, hash_ids=[0, 9])]
     schedule = build(scenario(written(tmp_path / "t.jsonl", rows)), 7)
     first = schedule.requests[0]
-    assert first.system is not None and first.system.tokens == 512
-    assert [block.tokens for block in first.blocks] == [512, 276]
+    assert [(block.role, block.tokens) for block in first.blocks] == [("system", 512), ("user", 512), ("user", 276)]
     assert first.input_tokens == 1303
     assert (shared(schedule, 0, 1), shared(schedule, 1, 2)) == (1024, 512)
 

@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from loadgen.engine_server.tokens import TOKEN_BYTES as ENGINE_TOKEN_BYTES
-from loadgen.engine_server.tokens import count, render
 from loadgen.workload.arrivals import Arrivals, Constant, Gamma, Poisson, Ramp, Spike, Stage, Step, Weibull
+from loadgen.workload.dialog import marker
 from loadgen.workload.fields import ScenarioError, duration, seconds
 from loadgen.workload.lengths import Fixed, Length, Lognormal, Normal, Quantiles, Uniform, mean, tokens
-from loadgen.workload.prompts import TOKEN_BYTES, Block, Prose, marker, messages, prompt_tokens
+from loadgen.workload.prompts import TOKEN_BYTES, Block, Prose
 
 STAGES = (Stage(at="0s", rate=5), Stage(at="20s", rate=10))
 PROCESSES = [
@@ -165,17 +165,6 @@ def test_another_run_shares_nothing_with_this_one() -> None:
     assert Prose("run 1").text(block)[:64] != Prose("run 2").text(block)[:64]
 
 
-@pytest.mark.parametrize("system", [None, Block(namespace="prefix", id=2, tokens=320)])
-@pytest.mark.parametrize("size", [30, 31, 500, 4099])
-@pytest.mark.parametrize("output", [1, 50, 1234])
-def test_planned_and_counted_prompt_tokens_agree(system: Block | None, size: int, output: int) -> None:
-    assert TOKEN_BYTES == ENGINE_TOKEN_BYTES
-    user = (Block(namespace="chat", id=9, tokens=size), Block(namespace="chat", id=10, tokens=3))
-    said = messages(Prose("salt"), system, user, output)
-    rendered = render(b"", [(one["role"], one["content"]) for one in said])
-    assert count(rendered) == prompt_tokens(system, user)
-    assert said[-1]["role"] == "user" and said[-1]["content"].endswith(marker(output))
-
-
 def test_a_marker_is_whole_tokens() -> None:
+    assert TOKEN_BYTES == ENGINE_TOKEN_BYTES
     assert [len(marker(10**n)) % TOKEN_BYTES for n in range(6)] == [0] * 6
