@@ -11,7 +11,8 @@ from loadgen import tasks
 from loadgen.client import OTHERS, Client, ClientOptions, Target
 from loadgen.live.processes import Processes
 from loadgen.live.progress import Tally, View, shown
-from loadgen.report.record import Sample, Slo, line
+from loadgen.report.lines import line
+from loadgen.report.record import Sample, Slo
 from loadgen.schedule import Schedule
 from loadgen.workload.prompts import Prose
 

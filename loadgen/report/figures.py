@@ -8,11 +8,13 @@ counts as infinitely late; targets use the second. Units stand in the names; rat
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from loadgen.report.pauses import Pauses
 from loadgen.report.record import Outcome, Sample, Slo
-from loadgen.report.stats import PRINTABLE_ABOVE, percentile
+from loadgen.report.stats import percentile
+from loadgen.report.times import Spread, Times, firm, mean_times, spread
 
 SUFFICIENT = 100  # requests of a cell that say something (loadgen.md 8.2, V8)
 CURVE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # all limits times that
@@ -72,6 +74,7 @@ class Figures:
     prompt_tokens: float
     cached_tokens: float
     ideal_tokens: float
+    times: dict[str, Times]
 
     @property
     def rejected(self) -> float:
@@ -90,7 +93,7 @@ class Figures:
 
     def firm(self, p: float) -> bool:
         """Whether enough requests lie beyond the percentile."""
-        return self.offered * (1 - p) >= PRINTABLE_ABOVE - 1e-9
+        return firm(self.offered, p)
 
     def as_json(self) -> dict[str, object]:
         """Plain values; infinity is the word."""
@@ -117,8 +120,11 @@ def counts(sample: Sample) -> bool:
     return sample.measured and not (sample.leaves and sample.outcome in (Outcome.CANCELLED, Outcome.OK))
 
 
-def figures(judged: Sequence[Judged], output_tokens: float, window_s: float) -> Figures:
-    """The figures of a group; `output_tokens` of all its requests that came in the window, warm-up's too."""
+def figures(judged: Sequence[Judged], output_tokens: float, window_s: float, pauses: Pauses | None = None) -> Figures:
+    """The figures of a group; `output_tokens` of all its requests that came in the window, warm-up's too.
+
+    `pauses` are those of `judged` where they are counted already.
+    """
     outcomes = Counter(one.sample.outcome for one in judged)
     ok = [one for one in judged if one.sample.outcome is Outcome.OK]
     good = [one for one in judged if one.good]
@@ -162,6 +168,7 @@ def figures(judged: Sequence[Judged], output_tokens: float, window_s: float) -> 
         prompt_tokens=sum(one.sample.prompt_tokens or 0 for one in ok),
         cached_tokens=sum(one.sample.cached_tokens or 0 for one in ok),
         ideal_tokens=sum(one.sample.ideal_tokens for one in ok),
+        times=_times(judged, pauses or Pauses.of(one.sample for one in judged)),
     )
 
 
@@ -173,9 +180,12 @@ def curve(judged: Sequence[Judged]) -> dict[str, float | None]:
 def mean(several: Sequence[Figures]) -> Figures:
     """The mean of each figure over the runs that have it."""
     means: dict[str, Any] = {
-        field.name: _mean(getattr(one, field.name) for one in several) for field in fields(Figures)
+        field.name: _mean(getattr(one, field.name) for one in several)
+        for field in fields(Figures)
+        if field.name != "times"
     }
-    return Figures(**means)
+    names = several[0].times if several else ()
+    return Figures(**means, times={name: mean_times([one.times[name] for one in several]) for name in names})
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -187,7 +197,45 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _plain(value: float | None) -> object:
-    if value is None or value == math.inf:
+def _times(judged: Sequence[Judged], pauses: Pauses) -> dict[str, Times]:
+    """Every metric of loadgen.md 6.1 by name; one that no request has is empty."""
+    streamed = [one for one in judged if one.sample.streamed]
+    return {
+        "ttfb": _family(judged, lambda one: one.sample.ttfb_ms),
+        "ttft": _family(streamed, lambda one: one.ttft_ms, owed=True),
+        "ttfo": _family(streamed, lambda one: one.sample.ttfo_ms),
+        "e2e": _family(judged, lambda one: one.sample.e2e_ms),
+        "tpot": _family(streamed, lambda one: one.tpot_ms, waits=False),
+        "stall": _family(streamed, lambda one: one.stall_ms, waits=False),
+        "itl": Times(completed=pauses.reads.spread()),
+        "itl_per_token": Times(completed=pauses.tokens.spread()),
+        "queued": _family(judged, lambda one: one.sample.queued_s * 1000, waits=False),
+    }
+
+
+def _family(
+    judged: Sequence[Judged], value: Callable[[Judged], float | None], *, owed: bool = False, waits: bool = True
+) -> Times:
+    """A metric over all that were offered. `owed`: who is complete and has none waits for ever too, and is not left
+    out; `waits`: it counts from the intended arrival, so it is shorter from the moment of sending.
+    """
+    ok = [one for one in judged if one.sample.outcome is Outcome.OK]
+    found = [(ms, one.sample.lag_ms) for one in ok if (ms := value(one)) is not None]
+    if ok and not found and not owed:
+        return Times(completed=Spread())
+    never = len(judged) - len(found if owed else ok)
+    return Times(
+        completed=spread(ms for ms, _ in found),
+        adjusted=spread((ms for ms, _ in found), never),
+        service=spread(ms - lag_ms for ms, lag_ms in found) if waits else None,
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if not isinstance(value, int | float) or value == math.inf:
         return None if value is None else "inf"
     return int(value) if value == int(value) else round(value, 4)

@@ -136,6 +136,16 @@ class Sample:
         return (self.reads[0] - self.sched_s) * 1000 if self.reads and self.streamed else None
 
     @property
+    def ttfb_ms(self) -> float | None:
+        """First byte of the body, from the intended arrival."""
+        return (self.byte_s - self.sched_s) * 1000 if self.byte_s else None
+
+    @property
+    def ttfo_ms(self) -> float | None:
+        """First token that is not reasoning, from the intended arrival."""
+        return (self.content_s - self.sched_s) * 1000 if self.content_s and self.streamed else None
+
+    @property
     def e2e_ms(self) -> float:
         """The whole answer, from the intended arrival to its last token."""
         return ((self.reads[-1] if self.reads else self.end_s) - self.sched_s) * 1000
@@ -164,41 +174,5 @@ class Sample:
         return self.tokens * inside / len(self.reads)
 
 
-def line(sample: Sample, slo: Slo) -> bytes:
-    """One line of requests.jsonl. No text, no key."""
-    missed = slo.missed(sample) if sample.outcome is Outcome.OK else ()
-    row = {
-        "id": sample.id,
-        "tenant": sample.tenant,
-        "priority": sample.priority,
-        "phase": "measure" if sample.measured else "warmup",
-        "t_sched": round(sample.sched_s, 6),
-        "t_send": round(sample.sent_s, 6),
-        "t_head": round(sample.head_s, 6),
-        "t_first": round(sample.reads[0], 6) if sample.reads else None,
-        "t_last": round(sample.reads[-1], 6) if sample.reads else None,
-        "t_end": round(sample.end_s, 6),
-        "input_tokens": sample.input_tokens,
-        "planned_output_tokens": sample.planned_output,
-        "prompt_tokens": sample.prompt_tokens,
-        "cached_tokens": sample.cached_tokens,
-        "output_tokens": sample.output_tokens,
-        "ttft_ms": _rounded(sample.ttft_ms),
-        "tpot_ms": _rounded(sample.tpot_ms),
-        "stall_ms": _rounded(sample.stall_ms),
-        "status": sample.status,
-        "outcome": sample.outcome.value,
-        "reason": sample.reason,
-        "request_id": sample.request_id,
-        "good": sample.outcome is Outcome.OK and not missed,
-        "missed": missed,
-    }
-    return msgspec.json.encode(row) + b"\n"
-
-
 def _share(value: float | None, limit: float, undefined: float) -> float:
     return undefined if value is None else value / limit
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

@@ -10,12 +10,13 @@ is not stationary is overloaded, whatever its attainment.
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
 from loadgen.report.figures import Figures, Judged, SloOf, counts, curve, figures, judge
+from loadgen.report.pauses import Pauses
 from loadgen.report.record import Outcome, Sample, Slo
 
 BLOCK_S = 10.0
@@ -28,6 +29,7 @@ LEAST_BLOCKS = 4
 
 OK = Outcome.OK
 CellKey = tuple[str, str, str]
+Block = tuple[int, int]  # good and offered of 10 s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,15 +112,24 @@ def report(
     tokens: dict[CellKey, float] = defaultdict(float)
     for sample in samples:
         tokens[cell_of(sample)] += sample.tokens_between(start_s, end_s)
+    pauses = {key: Pauses.of(one.sample for one in group) for key, group in by_cell.items()}
     bad = Counter((one.sample.outcome.value, one.sample.reason) for one in judged if one.sample.outcome is not OK)
     return RunReport(
         seed=identity[0],
         schedule=identity[1],
         window_s=length_s,
         target=slo.target,
-        totals=figures(judged, sum(tokens.values()), length_s),
-        classes={name: _of_class(name, judged, tokens, length_s) for name in sorted({key[0] for key in by_cell})},
-        cells={key: figures(by_cell[key], tokens[key], length_s) for key in sorted(by_cell)},
+        totals=figures(judged, sum(tokens.values()), length_s, _sum(pauses.values())),
+        classes={
+            name: figures(
+                [one for one in judged if one.sample.cls == name],
+                sum(count for key, count in tokens.items() if key[0] == name),
+                length_s,
+                _sum(one for key, one in pauses.items() if key[0] == name),
+            )
+            for name in sorted({key[0] for key in by_cell})
+        },
+        cells={key: figures(by_cell[key], tokens[key], length_s, pauses[key]) for key in sorted(by_cell)},
         targets={key: slo_of(by_cell[key][0].sample).target for key in sorted(by_cell)},
         ends=dict(sorted(bad.items())),
         balance=balance(samples, start_s, end_s),
@@ -127,9 +138,11 @@ def report(
     )
 
 
-def _of_class(name: str, judged: Sequence[Judged], tokens: Mapping[CellKey, float], length_s: float) -> Figures:
-    received = sum(count for key, count in tokens.items() if key[0] == name)
-    return figures([one for one in judged if one.sample.cls == name], received, length_s)
+def _sum(several: Iterable[Pauses]) -> Pauses:
+    made = Pauses()
+    for one in several:
+        made.add(one)
+    return made
 
 
 def cell_of(sample: Sample) -> CellKey:
@@ -181,7 +194,12 @@ def interval(reports: Sequence[RunReport]) -> tuple[float, float] | None:
     """95 % of the attainment in total: over seeds from five of them on, else by resampling 10 s of arrivals."""
     if len(reports) >= FEW_SEEDS:
         return _over_seeds([one.totals.attainment or 0.0 for one in reports])
-    return _resampled([block for one in reports for block in one.blocks if block[1]], _share)
+    return resampled_share([block for one in reports for block in one.blocks])
+
+
+def resampled_share(blocks: Sequence[Block]) -> tuple[float, float] | None:
+    """95 % of good / offered, by resampling blocks of both; None of fewer than two that have anything."""
+    return _resampled([block for block in blocks if block[1]], _share)
 
 
 def difference(ours: Sequence[RunReport], theirs: Sequence[RunReport]) -> tuple[float, float] | None:
@@ -194,7 +212,6 @@ def difference(ours: Sequence[RunReport], theirs: Sequence[RunReport]) -> tuple[
 
 
 _T95 = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-Block = tuple[int, int]
 T = TypeVar("T")
 
 

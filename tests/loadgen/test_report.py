@@ -7,7 +7,8 @@ from array import array
 import pytest
 from rich.console import Console
 
-from loadgen.report.record import Outcome, Sample, Slo, TtftLimit, line
+from loadgen.report.lines import line
+from loadgen.report.record import Outcome, Sample, Slo, TtftLimit
 from loadgen.report.stats import Report, percentile, quantile, report, totals
 from loadgen.report.table import footnotes, table, verdict
 

@@ -1,0 +1,242 @@
+"""From all that is known of a run to its report. The figures are those of `run.report`, as in the simulator."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from loadgen.report.document import Report, RunInfo
+from loadgen.report.fairness import fairness
+from loadgen.report.figures import Judged, counts, judge
+from loadgen.report.folder import Rules, Run, Scrape
+from loadgen.report.parts import Block, Cell, CellBlocks, End, EndpointUse
+from loadgen.report.record import REJECTED, Outcome, Sample
+from loadgen.report.run import BLOCK_S, CellKey, RunReport, cell_of, interval, report, resampled_share
+from loadgen.report.steady import warmup_warning
+from loadgen.report.timeline import client_health, loads, timeline
+from loadgen.report.times import Times, spread
+
+REASON_CHARACTERS = 80
+
+
+def make(run: Run, rules: Rules) -> Report:
+    """The report; `rules` judge whether the run can be trusted."""
+    basis = run.basis
+    slo_of = basis.slo_of()
+    figures = report(run.samples, slo_of, basis.slo, run.window_s, (basis.seed, basis.schedule))
+    seconds = timeline(run.samples, run.end_s)
+    blocks = _blocks(run)
+    cells = _cells(run, figures, blocks)
+    ending = basis.ending
+    endpoints = _endpoints(run)
+    return Report(
+        run=RunInfo(
+            started=basis.started,
+            finished=ending.finished if ending else None,
+            took_s=ending.took_s if ending else None,
+            interrupted=ending is None or ending.interrupted,
+            seed=basis.seed,
+            salt=basis.salt,
+            length_control=basis.length_control,
+        ),
+        environment=basis.environment,
+        target=basis.target,
+        scenario=basis.scenario,
+        schedule=basis.schedule,
+        closed=basis.closed,
+        window_s=figures.window_s,
+        window_start_s=basis.window_start_s,
+        attainment_target=basis.slo.target,
+        validity=rules(run, figures),
+        slo_met=_met(figures, cells, basis.slo.target),
+        totals=figures.totals,
+        attainment_95=interval([figures]),
+        cells=cells,
+        classes=figures.classes,
+        ends=_ends(run.samples),
+        in_flight=figures.balance,
+        fairness=fairness(run.samples, basis.weights, run.window_s, _attainments(run)),
+        client=client_health(run, seconds),
+        timeline=seconds,
+        slo_curve=figures.slo_curve,
+        blocks=blocks,
+        endpoints=endpoints,
+        imbalance=_imbalance(endpoints),
+        loads=loads(run.scrapes),
+        probe=_probe(run.probes),
+        search=ending.search if ending else (),
+        warnings=tuple(_warnings(run, figures)),
+    )
+
+
+def _cells(run: Run, figures: RunReport, blocks: Sequence[CellBlocks]) -> tuple[Cell, ...]:
+    lenient = {(goal.tenant, goal.cls) for goal in run.basis.goals if goal.expect_rejects}
+    return tuple(
+        Cell(
+            cls=of.cls,
+            tenant=of.tenant,
+            priority=of.priority,
+            target=figures.targets[key],
+            judged=figures.cells[key].sufficient and (of.tenant, of.cls) not in lenient,
+            attainment_95=resampled_share([(one.good, one.offered) for one in of.blocks]),
+            figures=figures.cells[key],
+        )
+        for of in blocks
+        if (key := (of.cls, of.tenant, of.priority)) in figures.cells
+    )
+
+
+def _met(figures: RunReport, cells: Sequence[Cell], target: float) -> bool:
+    """Every target that binds: the total's unless some cell is let off, and those of the cells that can be judged."""
+    let_off = any(cell.figures.sufficient and not cell.judged for cell in cells)
+    groups = [(cell.figures, cell.target) for cell in cells if cell.judged]
+    if figures.totals.sufficient and not let_off:
+        groups.append((figures.totals, target))
+    return all(group.attainment is not None and group.attainment >= least for group, least in groups)
+
+
+def _attainments(run: Run) -> dict[str, float]:
+    """Of tenants that have enough requests."""
+    slo_of = run.basis.slo_of()
+    good: Counter[str] = Counter()
+    offered: Counter[str] = Counter()
+    for one in run.samples:
+        if counts(one):
+            offered[one.tenant] += 1
+            good[one.tenant] += judge(one, slo_of(one)).good
+    return {tenant: good[tenant] / number for tenant, number in offered.items() if number >= 100}
+
+
+def _ends(samples: Sequence[Sample]) -> tuple[End, ...]:
+    """Bad ends, the commonest first."""
+    found = Counter(
+        (one.outcome, one.status, one.reason[:REASON_CHARACTERS])
+        for one in samples
+        if counts(one) and one.outcome is not Outcome.OK
+    )
+    return tuple(
+        End(outcome=outcome, status=status, reason=reason, count=count)
+        for (outcome, status, reason), count in sorted(found.items(), key=lambda row: (-row[1], row[0]))
+    )
+
+
+def _blocks(run: Run) -> tuple[CellBlocks, ...]:
+    start_s, end_s = run.window_s
+    count = max(1, round((end_s - start_s) / BLOCK_S))
+    slo_of = run.basis.slo_of()
+    by_cell: dict[CellKey, list[list[Judged]]] = defaultdict(lambda: [[] for _ in range(count)])
+    for one in run.samples:
+        if counts(one):
+            place = min(count - 1, max(0, int((one.sched_s - start_s) / BLOCK_S)))
+            by_cell[cell_of(one)][place].append(judge(one, slo_of(one)))
+    return tuple(
+        CellBlocks(cls=key[0], tenant=key[1], priority=key[2], blocks=tuple(_block(group) for group in groups))
+        for key, groups in sorted(by_cell.items())
+    )
+
+
+def _block(judged: Sequence[Judged]) -> Block:
+    ok = [one.sample for one in judged if one.sample.outcome is Outcome.OK]
+    return Block(
+        offered=len(judged),
+        good=sum(one.good for one in judged),
+        rejected=sum(one.sample.outcome in REJECTED for one in judged),
+        output_tokens=sum(one.tokens for one in ok),
+        prompt_tokens=sum(one.prompt_tokens or one.input_tokens for one in ok),
+        cached_tokens=sum(one.cached_tokens or 0 for one in ok),
+        ttft_ms=tuple(
+            float("inf") if one.ttft_ms is None else round(one.ttft_ms, 2) for one in judged if one.sample.streamed
+        ),
+        tpot_ms=tuple(round(one.tpot_ms, 3) for one in judged if one.tpot_ms is not None),
+        stall_ms=tuple(round(one.stall_ms, 2) for one in judged if one.stall_ms is not None),
+    )
+
+
+def _endpoints(run: Run) -> tuple[EndpointUse, ...]:
+    """By the headers of the answers; where they say nothing, by what engines counted during the run."""
+    by_name: dict[str, list[Sample]] = defaultdict(list)
+    for one in run.samples:
+        if one.endpoint:
+            by_name[one.endpoint].append(one)
+    counted = {
+        name: (
+            float(len(group)),
+            float(sum(one.prompt_tokens or 0 for one in group)),
+            float(sum(one.cached_tokens or 0 for one in group)),
+            float(sum(one.tokens for one in group)),
+            None,
+        )
+        for name, group in by_name.items()
+    }
+    found = counted or _scraped(run.scrapes)
+    total = sum(row[0] for row in found.values())
+    return tuple(
+        EndpointUse(
+            name=name,
+            requests=row[0],
+            share=row[0] / total if total else 0.0,
+            prompt_tokens=row[1],
+            cached_tokens=row[2],
+            output_tokens=row[3],
+            preemptions=row[4],
+        )
+        for name, row in sorted(found.items())
+    )
+
+
+def _scraped(scrapes: Sequence[Scrape]) -> dict[str, tuple[float, float, float, float, float | None]]:
+    by_name: dict[str, list[Scrape]] = defaultdict(list)
+    for one in scrapes:
+        if not one.gateway:
+            by_name[one.name].append(one)
+
+    def grown(seen: Sequence[Scrape], field: str) -> float | None:
+        first, last = getattr(seen[0], field), getattr(seen[-1], field)
+        return None if first is None or last is None else float(last - first)
+
+    return {
+        name: (
+            grown(seen, "requests") or 0.0,
+            grown(seen, "prompt_tokens") or 0.0,
+            grown(seen, "cached_tokens") or 0.0,
+            grown(seen, "output_tokens") or 0.0,
+            grown(seen, "preemptions"),
+        )
+        for name, seen in by_name.items()
+    }
+
+
+def _imbalance(endpoints: Sequence[EndpointUse]) -> float | None:
+    """Largest number of requests over the mean."""
+    total = sum(one.requests for one in endpoints)
+    return max(one.requests for one in endpoints) * len(endpoints) / total if total else None
+
+
+def _probe(probes: Sequence[Sample]) -> Times | None:
+    if not probes:
+        return None
+    seen = [ms for one in probes if one.outcome is Outcome.OK and (ms := one.ttft_ms) is not None]
+    return Times(completed=spread(seen), adjusted=spread(seen, len(probes) - len(seen)))
+
+
+def _warnings(run: Run, figures: RunReport) -> Iterator[str]:
+    basis, start_s = run.basis, run.basis.window_start_s
+    yield from basis.warnings
+    if basis.ending is None:
+        yield "The run was killed: the report is made of what it had written, and the window ends where that does."
+    else:
+        yield from basis.ending.warnings
+        if basis.ending.interrupted:
+            yield "The run was interrupted: the window ends where sending did."
+    if run.end_s < basis.window_end_s:
+        yield f"{run.end_s - start_s:.1f} s were measured instead of {basis.window_end_s - start_s:.1f} s."
+    if run.lost:
+        yield f"{run.lost:,} requests were due and left no line: they count as unfinished."
+    if basis.closed:
+        yield "Closed loop: the rate follows the answers, so latency is no measure of load; compare it with no open loop."
+    yield from warmup_warning(run.samples, run.window_s)
+    if not figures.balance.stationary:
+        yield (
+            f"Overloaded: requests without a first token grew by {figures.balance.drift:,.0f} over the window "
+            f"(mean {figures.balance.waiting:,.1f}). Latencies depend on how long the run was."
+        )
+    if any(one.token_events and one.output_tokens is None for one in run.samples if one.outcome is Outcome.OK):
+        yield "Some answers came without `usage`: their tokens are taken to be as many as token-bearing events."

@@ -1,0 +1,72 @@
+"""Everything a run leaves to be read: `write_all` makes the files of a report, `rebuild` all of them from the folder."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from loadgen.report import document
+from loadgen.report.document import Report
+from loadgen.report.folder import Rules, Run, read_run
+from loadgen.report.lines import row
+from loadgen.report.making import make
+
+TABLE, TIMELINE = "requests.csv", "timeline.csv"
+
+
+def rebuild(folder: Path, rules: Rules) -> tuple[Report, tuple[str, ...]]:
+    """Make every report from what a run wrote as it went: the report, and what there is to tell of the files.
+
+    The way to end a run too: call `folder.end` first. Raises ReportError where the folder holds no run, OSError where
+    it cannot be written to.
+    """
+    run = read_run(folder)
+    report = make(run, rules)
+    return report, write_all(folder, run, report)
+
+
+def write_all(folder: Path, run: Run, report: Report) -> tuple[str, ...]:
+    """Write report.json, requests.csv and timeline.csv into `folder`. Raises OSError."""
+    (folder / document.NAME).write_bytes(report.to_json())
+    _table(folder / TABLE, _requests(run))
+    _table(folder / TIMELINE, _seconds(report))
+    return ()
+
+
+def _requests(run: Run) -> Iterator[dict[str, object]]:
+    """The lines, flat: pauses as their number, the largest is there already."""
+    slo_of = run.basis.slo_of()
+    for sample in run.samples:
+        plain: dict[str, object] = msgspec.to_builtins(row(sample, slo_of(sample), run.basis.window_end_s))
+        gaps = plain.pop("gaps_us")
+        plain.pop("read_tokens", None)
+        yield plain | {"missed": " ".join(plain["missed"]), "pauses": len(gaps)}  # type: ignore[arg-type]
+
+
+def _seconds(report: Report) -> Iterator[dict[str, object]]:
+    """The timeline, flat: a column for each tenant's arrivals and each outcome that there was."""
+    tenants = sorted({tenant for second in report.timeline for tenant in second.offered})
+    outcomes = sorted({outcome for second in report.timeline for outcome in second.ended})
+    health = {one.t_s: one for one in report.client.timeline}
+    for second in report.timeline:
+        plain: dict[str, object] = msgspec.to_builtins(second)
+        for field, prefix, names in (("offered", "offered_", tenants), ("ended", "ended_", outcomes)):
+            counts = plain.pop(field)
+            plain |= {prefix + name: counts.get(name, 0) for name in names}  # type: ignore[attr-defined]
+        of = health.get(second.t_s)
+        yield plain | {
+            "send_lag_max_ms": of and of.lag_ms,
+            "loop_lag_max_ms": of and of.loop_lag_ms,
+            "cpu_max": of and of.cpu,
+        }
+
+
+def _table(path: Path, rows: Iterator[dict[str, object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer: csv.DictWriter[str] | None = None
+        for one in rows:
+            if writer is None:
+                writer = csv.DictWriter(file, one)
+                writer.writeheader()
+            writer.writerow(one)
