@@ -22,10 +22,12 @@ from loadgen.report.parts import (
     Interval,
     Load,
     Plain,
-    RateProbe,
     Second,
-    Validity,
 )
+from loadgen.report.parts import RateProbe as RateProbe
+from loadgen.report.parts import Rule as Rule
+from loadgen.report.parts import State as State
+from loadgen.report.parts import Validity as Validity
 from loadgen.report.run import Balance
 from loadgen.report.times import Times
 

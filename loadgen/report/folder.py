@@ -62,7 +62,8 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
 
     `started` is UTC ISO 8601; `schedule` the sha256; `scenario` the resolved scenario as plain values; `slo` its own
     goal, `goals` those of every tenant and class of the schedule; `weights` by tenant (missing: 1); `allowed` the rules
-    let pass by name; `target` url, api, model and the like; `environment` versions, CPU, limits.
+    let pass by name; `target` url, api, model and the like; `environment` versions, CPU, limits; `template_tokens` of
+    each prompt a server may know before the run.
     """
 
     started: str
@@ -79,6 +80,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, object]
     salt: str = ""
     length_control: str = ""
+    template_tokens: int = 0
     allowed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     ending: Ending | None = None
@@ -90,9 +92,9 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """One second of one worker: lags of its event loop (ms, one each 20 ms), CPU as a share of one core, open requests.
+    """One second of one worker: lags of its event loop (ms; all, or the worst), CPU as a share of one core, open requests.
 
-    `emit_lag_p99_ms` is what simulated engines say of themselves, None of others.
+    `loop_lag_p99_ms` and `local_failures` (what the machine refused, by name of the error) are of all workers so far.
     """
 
     t_s: float
@@ -100,12 +102,13 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_ms: tuple[float, ...]
     cpu: float
     open: int = 0
-    emit_lag_p99_ms: float | None = None
+    loop_lag_p99_ms: float | None = None
+    local_failures: dict[str, int] = {}
 
 
 class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     """One look at the metrics of one server, whatever its dialect. Counters are since the start of the server; None:
-    it does not say.
+    it does not say. `emit_lag_p99_ms` is what simulated engines say of themselves.
     """
 
     t_s: float
@@ -119,6 +122,7 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: float | None = None
     queried_tokens: float | None = None  # prompt tokens that were looked for in the cache
     preemptions: float | None = None
+    emit_lag_p99_ms: float | None = None
     gateway: bool = False
 
 
@@ -203,7 +207,7 @@ class _Due(msgspec.Struct):
     measured: bool
     input_tokens: int
     output_tokens: int
-    cancel_after_s: float | None
+    cancel_after_s: float | None = None
     after: int | None = None
     session: str = ""
     turn: int = 0

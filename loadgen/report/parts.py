@@ -145,12 +145,14 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the client kept up. `lag`: of sends, over all requests that were sent; `loop_lag`: of its event loops;
-    `cpu_max` the busiest five seconds of a worker, as a share of one core. Rates are over the window.
+    """How well the client kept up. `lag`: of sends, over all requests that were sent; `loop_lag_p99_ms`: of its event
+    loops; `cpu_max` the busiest five seconds of a worker, as a share of one core; `local_failures` what the machine
+    refused, by name. Rates are over the window.
     """
 
     lag: Spread = Spread()
-    loop_lag: Spread = Spread()
+    loop_lag_p99_ms: float | None = None
+    local_failures: dict[str, int] = {}
     cpu_max: float | None = None
     offered_per_s: float = 0.0
     sent_per_s: float = 0.0

@@ -73,11 +73,13 @@ def client_health(run: Run, seconds: Sequence[Second]) -> ClientHealth:
     start_s, end_s = run.window_s
     inside = [one for one in run.samples if start_s <= one.sched_s < end_s]
     length_s = max(end_s - start_s, 1e-9)
+    last = run.health[-1] if run.health else None
     sent = [one for one in run.samples if one.sent_s]
     completed = sum(one.outcome is Outcome.OK and start_s <= one.end_s < end_s for one in run.samples)
     return ClientHealth(
         lag=spread(one.lag_ms for one in sent),
-        loop_lag=spread(ms for one in run.health for ms in one.loop_lag_ms),
+        loop_lag_p99_ms=last.loop_lag_p99_ms if last else None,
+        local_failures=last.local_failures if last else {},
         cpu_max=busiest(run.health),
         offered_per_s=len(inside) / length_s,
         sent_per_s=sum(start_s <= one.sent_s < end_s for one in sent) / length_s,
