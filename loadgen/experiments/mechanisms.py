@@ -1,10 +1,20 @@
 """E6..E19: one mechanism at a time. Bounds are those of scheduling.md 13 unless a note says otherwise."""
 
+import msgspec
+
 from loadgen.experiments.arms import B2, B8, B9, CHWBL, FCFS, FIELD, OURS, STD, core, promised
 from loadgen.experiments.carrying import AGENT_TOOLS, AGENTS, CAPPED, E1_LOADS, LONG_CHAT, MIXED, REASONING
 from loadgen.experiments.terms import BEST, Claim, Experiment, Load, Point, Setup
 
 AT_B8 = (Point(times=1.0, of=B8.label),)
+SWEEP = tuple(Point(times=times, of=B8.label) for times in (0.5, 0.8, 1.0, 1.1))
+NOBODY_STARVES = Claim(
+    says="nobody waits until their time is over",
+    figure="all.failed",
+    ours=OURS.label,
+    at_most=0.0,
+    must_not=True,
+)
 
 E6 = Experiment(
     id="E6",
@@ -22,13 +32,7 @@ E6 = Experiment(
             how="difference",
             at_least=0.0,
         ),
-        Claim(
-            says="nobody waits until their time is over",
-            figure="all.failed",
-            ours=OURS.label,
-            at_most=0.0,
-            must_not=True,
-        ),
+        NOBODY_STARVES,
     ),
 )
 
@@ -52,6 +56,7 @@ def _robust(kind: str, slower: float, points: float) -> tuple[Claim, ...]:
             how="difference",
             at_least=points,
         ),
+        msgspec.structs.replace(NOBODY_STARVES, says=f"{kind} lengths: {NOBODY_STARVES.says}", ours=ours),
     )
 
 
@@ -64,7 +69,7 @@ E7 = Experiment(
         REASONING,
     ),
     arms=(OURS, *(core(f"core, {kind}", lengths=kind) for kind in ("oracle", "shuffled", "adversarial")), FCFS, B8),
-    points=AT_B8,
+    points=SWEEP,
     claims=(*_robust("shuffled", 1.05, -0.02), *_robust("adversarial", 1.10, -0.04)),
 )
 
