@@ -58,8 +58,8 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     import uvloop
 
     from loadgen.engine_server import command, kv_events
-    from loadgen.engine_server.faults import FaultError
     from loadgen.engine_server.options import EngineOptions
+    from loadgen.faults import FaultError
     from loadgen.sim.profile import EngineSettings, ProfileError, load
 
     _refuse_unknown(context.args, ignore_unknown_flags)
@@ -96,7 +96,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
             control_port=control_port,
             startup_delay_s=startup_delay,
             seed=seed,
-            faults=(*(fault or ()), *_lines(faults)),
+            faults=(*(fault or ()), *_fault_lines(faults)),
             markers=allow_markers,
             log=log,
             keep_alive_s=keep_alive,
@@ -171,6 +171,9 @@ def sim(  # noqa: PLR0913  # one parameter per flag
     probe_seconds: Annotated[float, typer.Option(min=10, help="Window of each of its runs.")] = 120.0,
     journal: Annotated[Path | None, typer.Option(help="Write the core's journal here.")] = None,
     from_journal: Annotated[Path | None, typer.Option(help="Take the requests of this journal.")] = None,
+    faults: Annotated[
+        Path | None, typer.Option(help="Faults of the engines, one per line, in seconds of the run.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Audit the core after each event (slow).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
     change: Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value, config.… or fleet.…")] = None,
@@ -201,6 +204,7 @@ def sim(  # noqa: PLR0913  # one parameter per flag
         probe_s=probe_seconds,
         journal=journal,
         from_journal=from_journal,
+        faults=_fault_lines(faults),
         check=check,
         json=as_json,
         changes=tuple(change or ()),
@@ -222,7 +226,12 @@ def _one_of(flag: str, value: str, allowed: tuple[str, ...]) -> None:
         raise typer.BadParameter(f"{value!r} is not one of {', '.join(allowed)}", param_hint=flag)
 
 
-def _lines(path: Path | None) -> list[str]:
+def _fault_lines(path: Path | None) -> tuple[str, ...]:
+    from loadgen.faults import lines
+
     if path is None:
-        return []
-    return [line.strip() for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        return ()
+    try:
+        return lines(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--faults") from error

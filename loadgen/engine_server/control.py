@@ -5,8 +5,8 @@ import time
 import msgspec
 from aiohttp import web
 
-from loadgen.engine_server.faults import FaultError
 from loadgen.engine_server.server import SimulatedEngine
+from loadgen.faults import FaultError
 from loadgen.sim.sequence import Sequence
 
 

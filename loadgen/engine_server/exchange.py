@@ -8,13 +8,13 @@ from typing import Protocol
 
 from loadgen.engine_server.answer import Answer, Segment
 from loadgen.engine_server.ask import Ask
-from loadgen.engine_server.faults import Fault
 from loadgen.engine_server.faulty import FaultyStream
 from loadgen.engine_server.http import LAST_CHUNK, Connection, Headers, Request
 from loadgen.engine_server.log import Entry
 from loadgen.engine_server.messages import Messages
 from loadgen.engine_server.shapes import Chat, Completions, Shape, Template, fill, messages_usage, usage_object
 from loadgen.engine_server.whole import WholeAnswer
+from loadgen.faults import Fault
 from loadgen.sim.sequence import Sequence
 
 JSON = (b"content-type", b"application/json")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from loadgen import tasks
-from loadgen.engine_server.faults import Fault
 from loadgen.engine_server.http import LAST_CHUNK, Connection
 from loadgen.engine_server.shapes import DONE
+from loadgen.faults import Fault
 
 FLUSH_S = 0.002
 DRIP_S = 0.05

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadgen.engine_server.faults import Stage
 from loadgen.engine_server.http import Request
+from loadgen.faults import Stage
 
 if TYPE_CHECKING:
     from loadgen.engine_server.server import SimulatedEngine
@@ -25,6 +25,7 @@ class Probes:
     def __init__(self, engine: "SimulatedEngine") -> None:
         self._engine = engine
         self._frozen = b""
+        self._rendered_s = 0.0
 
     def handle(self, request: Request) -> None:
         """Answer one probe."""
@@ -65,7 +66,11 @@ class Probes:
         engine = self._engine
         if engine.faults.find("absent") is not None:
             return 404, b'{"detail":"Not Found"}', JSON
-        if engine.faults.find("freeze") is None or not self._frozen:
+        stale = engine.faults.find("stale")
+        old_s = time.monotonic() - self._rendered_s
+        kept = engine.faults.find("freeze") is not None or (stale is not None and old_s < stale.amount)
+        if not kept or not self._frozen:
+            self._rendered_s = time.monotonic()
             self._frozen = engine.metrics.render(engine.model, engine.pacemaker.lag)
         return 200, self._frozen, TEXT
 

@@ -12,7 +12,7 @@ from loadgen.engine_server import tokens
 from loadgen.engine_server.answer import Limits, plan
 from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.exchange import JSON, Choice, Exchange, Served
-from loadgen.engine_server.faults import Fault, FaultError, Faults, Stage
+from loadgen.engine_server.faults import Faults
 from loadgen.engine_server.http import Request
 from loadgen.engine_server.kv_events import Publisher, ToldCache, blocks
 from loadgen.engine_server.listening import Listening
@@ -22,6 +22,7 @@ from loadgen.engine_server.options import EngineOptions
 from loadgen.engine_server.pacemaker import Pacemaker
 from loadgen.engine_server.probes import Probes
 from loadgen.engine_server.whole import WholeAnswer
+from loadgen.faults import Fault, FaultError, Stage
 from loadgen.sim.engine import EngineModel
 from loadgen.sim.profile import load
 from loadgen.sim.sequence import Sequence
@@ -120,6 +121,8 @@ class SimulatedEngine:
         self.metrics.e2e.observe(now - entry.accepted_s)
 
     def _emit(self, sequences: list[Sequence]) -> None:
+        shrunk = self.faults.find("kv_shrink")
+        self.model.shrink_kv(0.0 if shrunk is None else shrunk.amount)
         for sequence in sequences:
             if isinstance(sequence, Served):
                 sequence.choice.token()

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from loadgen import tasks
-from loadgen.engine_server.faults import Fault
 from loadgen.engine_server.http import Connection, Headers
+from loadgen.faults import Fault
 
 FLUSH_S = 0.002
 CUTS = ("reset", "fin", "half_chunk", "cut_json", "crash")

@@ -23,6 +23,9 @@ from loadgen.sim.processes import spread
 from loadgen.sim.routers import make
 from loadgen.sim.through_core import Recorder, ThroughCore
 from loadgen.sim.through_router import ThroughRouter
+from loadgen.sim.timeline import Timeline
+from loadgen.sim.timeline import read as read_faults
+from loadgen.sim.trouble import Trouble
 from policies.core import Core, PoolView
 from policies.types import Endpoint
 
@@ -34,7 +37,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """`router` is `core` or the name of a baseline; `lengths` what the core takes for the lengths of answers. `schedule` None: drawn from the scenario under the seed.
 
     `check` audits the core after each event; `journal` is written by the core alone. `endpoints`: what the core is told
-    of the engines; None: what their flags say.
+    of the engines; None: what their flags say. `faults` of the engines, in seconds of the run.
     """
 
     router: str
@@ -47,6 +50,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     journal: Path | None = None
     endpoints: tuple[Endpoint, ...] | None = None
+    faults: tuple[str, ...] = ()
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +124,8 @@ def _floor(arm: Arm, schedule: Schedule, seed: int, record: Recorder | None) -> 
     if arm.router != CORE:
         router = make(arm.router, [member.facts() for member in members], seed)
         timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
-        return Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
+        floor = Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
+        return _troubled(floor, arm, members, seed)
 
     lengths = foresight(arm.lengths, schedule, seed) if arm.lengths in FORESIGHT else None
 
@@ -130,7 +135,16 @@ def _floor(arm: Arm, schedule: Schedule, seed: int, record: Recorder | None) -> 
         front.begin(arm.endpoints or [member.endpoint() for member in members])
         return front
 
-    return Floor(schedule, engines, arm.timing, through_core)
+    return _troubled(Floor(schedule, engines, arm.timing, through_core), arm, members, seed)
+
+
+def _troubled(floor: Floor, arm: Arm, members: Sequence[Member], seed: int) -> Floor:
+    """With its faults, if it has any."""
+    if arm.faults:
+        names = [member.name for member in members]
+        timeline = Timeline(read_faults(arm.faults, names), names, seed)
+        floor.trouble = Trouble(floor, timeline, arm.policy.probe_s, arm.policy.first_byte_s, seed=seed)
+    return floor
 
 
 @contextmanager

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen.faults import FaultError
 from loadgen.report import arms as side_by_side
 from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build
 from loadgen.sim import inputs, output
 from loadgen.sim.arm import CORE, LEARNED, Arm, Ran, run_all
+from loadgen.sim.fleet import members
 from loadgen.sim.inputs import Inputs
 from loadgen.sim.kv import InvariantError as ModelError
 from loadgen.sim.loop import Timing
@@ -20,6 +22,8 @@ from loadgen.sim.processes import spread
 from loadgen.sim.recorded import recorded
 from loadgen.sim.routers import names as routers
 from loadgen.sim.search import Found, Probe, Search
+from loadgen.sim.timeline import NEEDS_CORE
+from loadgen.sim.timeline import read as read_faults
 from policies.core import InvariantError as CoreError
 
 MET, MISSED, WRONG, INVALID, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 5, 130  # exit codes (loadgen.md 1.1)
@@ -44,6 +48,7 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
     probe_s: float = 120.0
     journal: Path | None = None
     from_journal: Path | None = None
+    faults: tuple[str, ...] = ()
     check: bool = False
     json: bool = False
     changes: tuple[str, ...] = ()
@@ -76,6 +81,7 @@ class _Command:
         self._options = options
         self._began_s = time.time()
         self._given = _given(options)
+        self._check_faults()
         self._seed = self._given.scenario.seed if options.seed is None else options.seed
         self._schedule = self._fixed_schedule()
         self._arms = [self._arm(router) for router in options.routers]
@@ -122,6 +128,15 @@ class _Command:
         }
         output.json(output.run_block(self._began_s, ran), target, given.scenario, arms)
 
+    def _check_faults(self) -> None:
+        """Raises FaultError for what cannot be in virtual time, or not with these arms."""
+        names = [member.name for member in members(self._given.fleet)]
+        for one in read_faults(self._options.faults, names):
+            if one.name in NEEDS_CORE and self._options.routers != (CORE,):
+                raise FaultError(
+                    f"--faults: {one.spec!r}: nobody looks after engines or retries in a baseline; --router core alone"
+                )
+
     def _fixed_schedule(self) -> Schedule | None:
         options, scenario = self._options, self._given.scenario
         if options.schedule is not None:
@@ -146,6 +161,7 @@ class _Command:
             timing=options.timing,
             lengths=options.lengths,
             schedule=self._schedule,
+            faults=options.faults,
             check=options.check,
             journal=options.journal,
         )

@@ -101,6 +101,11 @@ class EngineModel:
         self._aborted_in_step = self._batch is not None
         self.scheduler.abort(sequence)
 
+    def shrink_kv(self, share: float) -> None:
+        """Let this share of the KV blocks be of no use (faults). An unlimited cache does not shrink."""
+        if self.profile.kv_tokens is not None:
+            self.scheduler.kv.withhold(share)
+
     def ready_at(self) -> float | None:
         """When an engine that is not stepping could begin a step, or None while nothing waits or runs."""
         if self.running:

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from loadgen import scenario as scenarios
+from loadgen.faults import FaultError
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import VERSION, Planned, Schedule
 from loadgen.sim import fleet as fleets
@@ -22,7 +23,7 @@ from loadgen.sim.fleet import Fleet, FleetError
 from loadgen.sim.policy import Policy, PolicyError
 from loadgen.sim.profile import ProfileError
 
-UNUSABLE = (ScenarioError, FleetError, PolicyError, ProfileError)
+UNUSABLE = (ScenarioError, FleetError, PolicyError, ProfileError, FaultError)
 """Errors that say what is wrong with an input."""
 
 

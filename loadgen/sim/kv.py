@@ -18,7 +18,7 @@ class InvariantError(Exception):
 class KvCache:
     """`total` blocks; the caller checks `free` before it takes any."""
 
-    __slots__ = ("_hashes", "_holders", "_idle", "_referenced", "_refs", "_twins", "total")
+    __slots__ = ("_hashes", "_holders", "_idle", "_referenced", "_refs", "_twins", "_withheld", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -28,6 +28,7 @@ class KvCache:
         self._holders: dict[int, int] = {}  # hash -> the block that is found
         self._twins: dict[int, list[int]] = {}  # hash -> further blocks with that text
         self._referenced = 0
+        self._withheld: list[int] = []
 
     @property
     def referenced(self) -> int:
@@ -102,9 +103,18 @@ class KvCache:
                 freed += 1
         self._referenced -= freed
 
+    def withhold(self, share: float) -> None:
+        """Let this share of all blocks (0..1) be of use to nobody, as far as blocks are free; call it again for the rest."""
+        short = int(share * self.total) - len(self._withheld)
+        if short > 0:
+            self._withheld += self.take(min(short, self.free))
+        elif short < 0:
+            self.release(self._withheld[short:])
+            del self._withheld[short:]
+
     def clear(self) -> bool:
         """Forget the text of all blocks. While a sequence holds one nothing happens, and this is False (as vLLM's reset)."""
-        if self._referenced:
+        if self._referenced > len(self._withheld):
             return False
         self._hashes = [None] * len(self._hashes)
         self._holders.clear()

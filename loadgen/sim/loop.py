@@ -12,7 +12,7 @@ Rules:
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol, cast
@@ -66,14 +66,30 @@ class Front(Protocol):
     def refused(self, call: Call, full: bool, now: float) -> None:
         """The engine did not take it: its queue is `full`, or the prompt does not fit its context."""
 
-    def observed(self, seen: list[Seen], observed_s: float, now: float) -> None:
-        """All engines, as they were at `observed_s`."""
+    def observed(self, seen: Sequence[Seen | None], observed_s: float, now: float) -> None:
+        """All engines, as they were at `observed_s`; None: this one says nothing."""
 
     def next_wakeup(self) -> float | None:
         """When `tick` is due."""
 
     def tick(self, now: float) -> None:
         """It is that late now."""
+
+
+class Troubles(Protocol):
+    """What may go wrong with engines (`loadgen.sim.trouble`)."""
+
+    def begin(self) -> None:
+        """Before anything happens."""
+
+    def takes(self, call: Call, now: float) -> bool:
+        """Whether this call does not reach its engine."""
+
+    def ignores_aborts(self, engine: int, now: float) -> bool:
+        """Whether it goes on with answers whose client is gone."""
+
+    def looks(self, seen: list[Seen], now: float) -> list[Seen | None]:
+        """What the engines show at this look."""
 
 
 class Floor:
@@ -89,11 +105,12 @@ class Floor:
         self.events = 0
         self.now = 0.0
         self.settled: Callable[[Sample], bool] | None = None  # told of each measured end; True stops the run
+        self.trouble: Troubles | None = None
         self._schedule = schedule
         self._timing = timing
         self._heap: list[tuple[float, int, Callable[[Any, float], None], Any]] = []
         self._order = count()
-        self._seen: list[Seen] = []
+        self._seen: list[Seen | None] = []
         self._seen_blocks: set[int] = set()
         self._arrivals = (planned for planned in schedule.requests if planned.after is None)
         self._followers = _followers(schedule.requests)
@@ -105,9 +122,11 @@ class Floor:
     def run(self) -> None:
         """Let everything happen."""
         front = self.front
+        if self.trouble is not None:
+            self.trouble.begin()
         self._next_arrival()
         if self._timing.poll_s > 0:
-            self._push(0.0, self._poll, None)
+            self.push(0.0, self._poll, None)
         heap, spins = self._heap, 0
         end_s = self._schedule.window_end_s
         while heap and (self.now < end_s or self._open > 0) and not self._over:
@@ -131,7 +150,7 @@ class Floor:
         call.engine = engine
         call.sample.queued_s = now - call.arrived_s
         self.sent[engine] += 1
-        self._push(now + self._timing.net_s, self._submit, call)
+        self.push(now + self._timing.net_s, self._submit, call)
 
     def refuse(self, call: Call, outcome: Outcome, reason: str, now: float) -> None:
         """Tell its client that there is no answer."""
@@ -141,13 +160,14 @@ class Floor:
 
     # ---- requests
 
-    def _push(self, when: float, what: Callable[[Any, float], None], about: Any) -> None:
+    def push(self, when: float, what: Callable[[Any, float], None], about: Any) -> None:
+        """Let `what(about, when)` happen then."""
         heappush(self._heap, (when, next(self._order), what, about))
 
     def _next_arrival(self) -> None:
         planned = next(self._arrivals, None)
         if planned is not None:
-            self._push(planned.t, self._arrive_and_next, planned)
+            self.push(planned.t, self._arrive_and_next, planned)
 
     def _arrive_and_next(self, planned: Planned, now: float) -> None:
         self._next_arrival()
@@ -162,7 +182,7 @@ class Floor:
         self.samples.append(call.sample)
         leaves = planned.cancel_after_s
         limit_s = self._timing.patience_s
-        self._push(now + (limit_s if leaves is None else min(leaves, limit_s)), self._leave, call)
+        self.push(now + (limit_s if leaves is None else min(leaves, limit_s)), self._leave, call)
         self.front.arrived(call, now)
 
     def _ideal(self, call: Call) -> int:
@@ -178,7 +198,7 @@ class Floor:
         if call.ended:
             return
         self.front.left(call, now)
-        if call.sequence is not None:
+        if call.sequence is not None and not (self.trouble and self.trouble.ignores_aborts(call.engine, now)):
             self.engines[call.engine].abort(call.sequence)
         self._end(call, Outcome.CANCELLED if call.sample.leaves else Outcome.TIMEOUT, now)
 
@@ -189,7 +209,7 @@ class Floor:
         sample.end_s = now
         for planned in self._followers.get(call.planned.id, ()):
             if now + planned.think_s < self._until_s:
-                self._push(now + planned.think_s, self._arrive, planned)
+                self.push(now + planned.think_s, self._arrive, planned)
         if sample.measured:
             self._open -= 1
             if self.settled is not None and self.settled(sample):
@@ -198,7 +218,7 @@ class Floor:
     # ---- engines
 
     def _submit(self, call: Call, now: float) -> None:
-        if call.ended:
+        if call.ended or (self.trouble is not None and self.trouble.takes(call, now)):
             return
         engine = self.engines[call.engine]
         output = call.output_tokens(engine.settings.max_model_len)
@@ -212,19 +232,20 @@ class Floor:
             self.front.refused(call, True, now)
             return
         call.sequence = flight
-        self._kick(call.engine, now)
+        self.kick(call.engine, now)
 
-    def _kick(self, number: int, now: float) -> None:
+    def kick(self, number: int, now: float) -> None:
+        """Let this engine begin a step, if it has any to do."""
         engine = self.engines[number]
         if engine.stepping:
             return
         end = engine.begin(now)
         if end is not None:
-            self._push(end, self._step_over, number)
+            self.push(end, self._step_over, number)
             return
         ready = engine.ready_at()
         if ready is not None:
-            self._push(max(ready, now), self._kick, number)
+            self.push(max(ready, now), self.kick, number)
 
     def _step_over(self, number: int, now: float) -> None:
         turning = []
@@ -233,13 +254,15 @@ class Floor:
             known = flight.known
             if known == flight.final or known == flight.opening:
                 turning.append(flight)
-        self._kick(number, now)
+        self.kick(number, now)
         for flight in turning:
             self._tell(flight, now)
 
     def _tell(self, flight: Flight, now: float) -> None:
         """Its first token, its last one, or both."""
         call, sample = flight.call, flight.call.sample
+        if call.ended:  # its client is gone, and the engine goes on
+            return
         if flight.known == flight.opening and sample.streamed:
             self.front.first_token(call, now)
         if flight.known == flight.final:
@@ -253,11 +276,12 @@ class Floor:
 
     def _poll(self, _: None, now: float) -> None:
         if now < self._timing.frozen_s:
-            self._seen = [_look(engine) for engine in self.engines]
-        self._push(now + self._timing.poll_delay_s, self._show, (self._seen, now))
-        self._push(now + self._timing.poll_s, self._poll, None)
+            seen = [_look(engine) for engine in self.engines]
+            self._seen = [*seen] if self.trouble is None else self.trouble.looks(seen, now)
+        self.push(now + self._timing.poll_delay_s, self._show, (self._seen, now))
+        self.push(now + self._timing.poll_s, self._poll, None)
 
-    def _show(self, look: tuple[list[Seen], float], now: float) -> None:
+    def _show(self, look: tuple[list[Seen | None], float], now: float) -> None:
         self.front.observed(look[0], look[1], now)
 
 

@@ -69,7 +69,6 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     drain_lag_s: float = 5.0
     drain_grace_s: float = 120.0
     ordering: str = "by_length"
-    hold_s: float = 0.0
     shed: str = "auto"
     fairness: Fair = Fair()
 
@@ -99,9 +98,16 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """`timeouts`, as far as it gives a request its deadline."""
+    """`timeouts`: the deadline of a request, and how long an engine may be silent before it answers."""
 
     total_s: float = 1800.0
+    first_byte_s: float = 120.0
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """`upstream`, as far as it says how often engines are probed."""
+
+    probe_s: float = 2.0
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,7 +147,6 @@ CLASSES = {
 WITHOUT_EFFECT = (
     "drain_lag_s",
     "drain_grace_s",
-    "hold_s",
     "lead_quanta",
     "state_file",
 )
@@ -157,13 +162,19 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     length: Length = Length()
     retries: Retries = Retries()
     timeouts: Timeouts = Timeouts()
+    upstream: Upstream = Upstream()
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core is told, and what the gateway adds to a request: its deadline and the cap of its answer."""
+    """What the core is told, and what the gateway adds to a request: its deadline and the cap of its answer.
+
+    `first_byte_s`: how long it waits for an engine to begin; `probe_s`: how often it asks whether one is well.
+    """
 
     settings: Settings
     total_s: float
+    first_byte_s: float = 120.0
+    probe_s: float = 2.0
     max_output_tokens: int = 8192
 
 
@@ -218,7 +229,12 @@ def policy(raw: Mapping[str, Any], pools: Mapping[str, Pool]) -> Policy:
         affinity=_affinity(document.affinity) if document.affinity.enabled else None,
         fairness=_fairness(admission.fairness),
     )
-    return Policy(settings=_checked(settings), total_s=document.timeouts.total_s)
+    return Policy(
+        settings=_checked(settings),
+        total_s=document.timeouts.total_s,
+        first_byte_s=document.timeouts.first_byte_s,
+        probe_s=document.upstream.probe_s,
+    )
 
 
 def _class(name: str, told: dict[str, Any]) -> PriorityClass:

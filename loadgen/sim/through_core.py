@@ -16,6 +16,7 @@ from policies.events import (
     Bounced,
     Cancelled,
     Cause,
+    EndpointDown,
     EndpointUp,
     Event,
     Finished,
@@ -43,6 +44,8 @@ CAPACITY = (
     Reason.DEADLINE_EXCEEDED,
 )
 
+_BROKEN = {False: (Outcome.ERROR_STREAM, "backend_stream_interrupted"), True: (Outcome.ERROR_STATUS, "backend_refused")}
+
 Recorder = Callable[[float, Event, Sequence[Decision]], None]
 
 
@@ -61,12 +64,14 @@ class ThroughCore:
         self._model = members[0].profile.model
         self._context_tokens = max(member.settings.max_model_len for member in members)
         self._numbers = {member.name: number for number, member in enumerate(members)}
+        self._endpoints: dict[str, Endpoint] = {}
         self._calls: dict[str, Call] = {}
 
     def begin(self, endpoints: Iterable[Endpoint]) -> None:
         """Settings and endpoints, before the first request."""
         self._hand_in(SettingsChanged(settings=self._policy.settings), 0.0)
         for endpoint in endpoints:
+            self._endpoints[endpoint.name] = endpoint
             self._hand_in(EndpointUp(endpoint=endpoint), 0.0)
 
     def arrived(self, call: Call, now: float) -> None:
@@ -95,9 +100,29 @@ class ThroughCore:
         self._floor.refuse(call, Outcome.ERROR_STATUS, Reason.TOO_LONG.value, now)
         self._over(call, Ended.FAILED, now)
 
-    def observed(self, seen: list[Seen], observed_s: float, now: float) -> None:
+    def bounced(self, call: Call, cause: Cause, retry_after_s: float | None, now: float) -> None:
+        """Told as `Bounced`: the attempt came back without a byte of an answer."""
+        if call.id in self._calls:
+            event = Bounced(request_id=call.id, attempt=call.attempt, cause=cause, retry_after_s=retry_after_s)
+            self._hand_in(event, now)
+
+    def broke(self, call: Call, refused: bool, now: float) -> None:
+        """Told as `Finished`: the answer ended in its middle, or the engine `refused` what was asked for."""
+        if self._calls.pop(call.id, None) is not None:
+            how = Ended.REFUSED if refused else Ended.FAILED
+            self._floor.refuse(call, *_BROKEN[refused], now)
+            self._hand_in(Finished(request_id=call.id, attempt=call.attempt, outcome=how), now)
+
+    def well(self, engine: int, well: bool, now: float) -> None:
+        """Told as `EndpointUp` or `EndpointDown`."""
+        name = self._members[engine].name
+        self._hand_in(EndpointUp(endpoint=self._endpoints[name]) if well else EndpointDown(name=name), now)
+
+    def observed(self, seen: Sequence[Seen | None], observed_s: float, now: float) -> None:
         """Told as one `LoadObserved` for each engine."""
         for member, look in zip(self._members, seen, strict=True):
+            if look is None:
+                continue
             event = LoadObserved(
                 endpoint=member.name,
                 observed_s=observed_s,

@@ -1,5 +1,7 @@
 """A router that binds at once in front of simulated engines: the baselines of scheduling.md 13."""
 
+from collections.abc import Sequence
+
 from loadgen.report.record import Outcome
 from loadgen.sim.call import Call
 from loadgen.sim.loop import Floor
@@ -52,10 +54,11 @@ class ThroughRouter:
         self._floor.refuse(call, outcome, "engine_full" if full else "too_long", now)
         self.finished(call, now)
 
-    def observed(self, seen: list[Seen], observed_s: float, now: float) -> None:
+    def observed(self, seen: Sequence[Seen | None], observed_s: float, now: float) -> None:
         """Passed on, one engine after the other."""
         for engine, look in enumerate(seen):
-            self._router.observed(engine, look, now)
+            if look is not None:
+                self._router.observed(engine, look, now)
 
     def next_wakeup(self) -> float | None:
         """A router has no timers."""

@@ -10,7 +10,8 @@ import urllib.request
 
 import pytest
 
-from loadgen.engine_server.faults import Fault, FaultError, Faults, Stage
+from loadgen.engine_server.faults import Faults
+from loadgen.faults import Fault, FaultError, Stage
 from tests.loadgen.simulated import chat, get, refused, simulated, talk, until
 
 NOOP = {"profile": "noop", "served_model_name": "llama-8b"}
@@ -344,6 +345,10 @@ async def test_metrics_can_freeze_vanish_fail_and_be_slow() -> None:
         assert (await talk(engine.port, get("/metrics"))).body == before
         engine.faults.replace([])
         assert (await talk(engine.port, get("/metrics"))).body != before
+        engine.faults.replace(["stale:60"])
+        before = (await talk(engine.port, get("/metrics"))).body
+        await talk(engine.port, WHOLE)
+        assert (await talk(engine.port, get("/metrics"))).body == before
         engine.faults.replace(["absent"])
         assert (await talk(engine.port, get("/metrics"))).status == 404
         engine.faults.replace(["status:500,path=/metrics"])
@@ -352,3 +357,11 @@ async def test_metrics_can_freeze_vanish_fail_and_be_slow() -> None:
         began = time.monotonic()
         assert (await talk(engine.port, get("/metrics"), seconds=2)).status == 200
         assert time.monotonic() - began >= 0.2
+
+
+async def test_a_cache_that_shrinks_is_mostly_in_use_until_the_fault_is_gone() -> None:
+    async with simulated(faults=("kv_shrink:0.75",)) as engine:
+        for usage, specs in ((0.75, []), (0.0, ["kv_shrink:0.25"]), (0.25, [])):
+            assert (await talk(engine.port, WHOLE)).status == 200
+            assert engine.model.kv_usage == pytest.approx(usage, abs=0.01)
+            engine.faults.replace(specs)
