@@ -91,9 +91,9 @@ class Gateway:
         self._explain = Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events, self._replica)
-        self._syncer = assembly.open_store(self._began, self._dispatcher, self._events, self._metrics)
-        self._roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._began.replicas)
-        self._backends = Backends(config, self._version, self._roster.suspect)
+        roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._began.replicas)
+        self._syncer = assembly.open_store(self._began, self._dispatcher, self._events, self._metrics, roster.divide)
+        self._roster, self._backends = roster, Backends(config, self._version, roster.suspect)
         self._services = Services(
             dispatcher=self._dispatcher,
             backends=self._backends,

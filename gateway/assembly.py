@@ -9,6 +9,7 @@ import os
 import resource
 import secrets
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -130,8 +131,11 @@ def cannot_listen(loaded: Loaded, section: Literal["admin", "listen"], error: OS
     )
 
 
-def open_store(began: Prepared, dispatcher: Dispatcher, events: EventLog, metrics: Metrics) -> Syncer | None:
-    """The store of several replicas that the configuration asks for, and who keeps in step with it."""
+def open_store(
+    began: Prepared, dispatcher: Dispatcher, events: EventLog, metrics: Metrics, replicated: Callable[[int], None]
+) -> Syncer | None:
+    """The store of several replicas that the configuration asks for, and who keeps in step with it. `replicated` is called
+    with their number."""
     redis, scale = began.config.redis, began.config.timeouts.scale
     if redis is None:
         return None
@@ -145,8 +149,16 @@ def open_store(began: Prepared, dispatcher: Dispatcher, events: EventLog, metric
         scale=scale,
     )
     store = RedisStore(place, secrets.token_hex(8))
-    observe = metrics.store_seconds.observe
-    return Syncer(Given(store=store, dispatcher=dispatcher, events=events, observe=observe, scale=scale))
+    return Syncer(
+        Given(
+            store=store,
+            dispatcher=dispatcher,
+            events=events,
+            observe=metrics.store_seconds.observe,
+            replicated=replicated,
+            scale=scale,
+        )
+    )
 
 
 def recorded(journal: Recorder | None, explain: Explain) -> Record:

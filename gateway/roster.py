@@ -2,9 +2,12 @@
 
 An endpoint is made known with the operator's bounds as soon as a probe finds it well. What it tells of itself comes
 a moment later: its context and the size of its KV cache then go to the core as new bounds of the same endpoint.
+
+Bounds are an engine's, whoever sends to it. So each of several replicas is given its part of them: of the workers of one
+command from the start, of all that a store knows as they come and go (tenancy.md 8.4).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.config import Config, Timers
@@ -24,10 +27,11 @@ class Roster:
     """All endpoints of a configuration, looked after from `start` to `close`."""
 
     def __init__(
-        self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog, replicas: int = 1
+        self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog, workers: int = 1
     ) -> None:
         self._config = config
-        self._replicas = replicas
+        self._workers = workers
+        self._told = 0  # replicas, by the store
         self._endpoints = self._described(config)
         self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
         self._leaving: dict[str, Endpoint] = {}  # by URL: removed, and requests still run there
@@ -74,11 +78,23 @@ class Roster:
         self._prober.change(_probe_targets(config), timers.probe_s)
         self._scraper.change(_scrape_targets(config), timers.scrape_s)
         self._kv_events.change(_feed_urls(config))
+        self._tell_changed(known, kept)
         for name in self._endpoints:
-            if name in kept and self._endpoints[name] != known[name] and self._directory.standing(name).up:
-                self._tell(name, self._scraper.facts(name))
             if name in well and name not in kept:
                 self._directory.good(name)
+
+    def divide(self, replicas: int) -> None:
+        """So many replicas there are now."""
+        self._told = replicas
+        known, self._endpoints = self._endpoints, self._described(self._config)
+        self._tell_changed(known, known)
+
+    def _tell_changed(self, known: Mapping[str, Endpoint], kept: Collection[str]) -> None:
+        """Those of `kept` that are in service have their new bounds at once."""
+        for name in kept:
+            changed = self._endpoints[name] != known[name]
+            if changed and self._directory.standing(name).up and not self._is_awaited(name):
+                self._tell(name, self._scraper.facts(name))
 
     async def close(self) -> None:
         """Stop looking."""
@@ -114,7 +130,9 @@ class Roster:
 
     def _described(self, config: Config) -> dict[str, Endpoint]:
         """Every endpoint with the operator's bounds, of which each replica uses its part."""
-        return {each.name: replace(each.described(), replicas=self._replicas) for each in config.endpoints}
+        expected = config.redis.expected_replicas if config.redis is not None else 1
+        replicas = max(self._workers, self._told or expected)
+        return {each.name: replace(each.described(), replicas=replicas) for each in config.endpoints}
 
     def _remove(self, name: str) -> None:
         self._events.info("endpoint removed", endpoint=name)
@@ -128,12 +146,16 @@ class Roster:
         return any(view.name == name for view in self._dispatcher.core.endpoints())
 
     def _up(self, name: str) -> None:
-        leaving = self._leaving.get(self._urls[name])
-        if leaving is not None and leaving.partition != self._endpoints[name].partition:
-            return  # a partition's hardware is its own: it is drained first
+        if self._is_awaited(name):
+            return
         self._events.info("endpoint up", endpoint=name)
         self._dispatcher.handle(EndpointUp(endpoint=self._endpoints[name]))
         self._scraper.up(name)
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether its hardware still is another partition's: it is drained first."""
+        leaving = self._leaving.get(self._urls[name])
+        return leaving is not None and leaving.partition != self._endpoints[name].partition
 
     def _down(self, name: str) -> None:
         self._events.warning("endpoint down", endpoint=name, cause=self._directory.standing(name).cause)

@@ -20,15 +20,16 @@ from gateway.dispatcher import Dispatcher
 from gateway.store import Beat, Leased, Lent, Store, StoreError
 from gateway.store.breaker import Breaker
 from gateway.telemetry.log import EventLog
-from policies.events import QuotaGranted, QuotaReturned, SlotsLeased, StoreChanged
+from policies.events import QuotaGranted, QuotaReturned, ServedElsewhere, SlotsLeased, StoreChanged
 from policies.leasing import Ask
+from policies.sharing import ShareAsk
 from policies.state.slotleases import TRUST, SlotAsk
 
 FAILED = object()
 A = TypeVar("A", Ask, SlotAsk)
 BEAT_S = 1.0  # a blocked key is known everywhere so soon
 MOST_AT_ONCE = 64  # limits of one owner in a call: a script holds up everybody else in Redis
-OPERATIONS, RESULTS = ("beat", "lend", "lease", "block"), ("good", "failed")
+OPERATIONS, RESULTS = ("beat", "lend", "lease", "share", "block"), ("good", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Given:
     dispatcher: Dispatcher
     events: EventLog
     observe: Callable[[float], None]  # how long a call took
+    replicated: Callable[[int], None]  # so many replicas there are
     scale: float
 
 
@@ -50,7 +52,7 @@ class Syncer:
         self.degraded = False
         self.calls = {(operation, result): 0 for operation in OPERATIONS for result in RESULTS}
         self._store, self._dispatcher, self._events = given.store, given.dispatcher, given.events
-        self._observe = given.observe
+        self._observe, self._replicated = given.observe, given.replicated
         self._breaker = Breaker(Random(), given.scale)
         self._leasing = given.dispatcher.core.metering.leasing
         self._beat_every_s = BEAT_S * given.scale
@@ -118,7 +120,8 @@ class Syncer:
         """Ask for everything that is wanted."""
         now = time.monotonic()
         slots = list(self._leasing.slots.asks(now, self.replicas, leaving=leaving))
-        return await self._lend(self._leasing.asks(now, leaving=leaving)) and await self._lease(slots)
+        asks = self._leasing.asks(now, leaving=leaving)
+        return await self._lend(asks) and await self._lease(slots) and await self._share()
 
     async def _beat(self, now: float) -> bool:
         beat = await self._called("beat", self._store.beat())
@@ -156,6 +159,18 @@ class Syncer:
                 self._dispatcher.handle(_leased(ask, each, sent_s + TRUST * lease_s))
         return True
 
+    async def _share(self) -> bool:
+        """Tell what was served here, and hear what others have, of all classes in one call."""
+        asks = list(self._leasing.sharing.asks())
+        if not asks:
+            return True
+        elsewhere = await self._called("share", self._store.share(asks))
+        if not isinstance(elsewhere, Sequence):
+            return False
+        for ask, each in zip(asks, elsewhere, strict=True):
+            self._dispatcher.handle(_served(ask, each))
+        return True
+
     async def _called(self, operation: str, call: Awaitable[object]) -> object:
         """What a call gives, or FAILED."""
         began_s = time.monotonic()
@@ -183,6 +198,7 @@ class Syncer:
         fleet = self._leasing.fleet
         known = replicas or (fleet.replicas if fleet is not None else 1)
         self._dispatcher.handle(StoreChanged(up=up, replicas=known))
+        self._replicated(known)
         if not up:
             self._events.warning("store lost", cause=cause, replicas=known)
         elif changed:
@@ -202,6 +218,10 @@ def _leased(ask: SlotAsk, leased: Leased, until_s: float) -> SlotsLeased:
         contended=leased.contended,
         until_s=until_s,
     )
+
+
+def _served(ask: ShareAsk, elsewhere: tuple[int, ...]) -> ServedElsewhere:
+    return ServedElsewhere(pool=ask.pool, band=ask.band, tenants=ask.tenants, served=ask.served, elsewhere=elsewhere)
 
 
 def _by_owner(asks: Iterable[A]) -> Iterator[list[A]]:

@@ -172,6 +172,17 @@ class SlotsLeased(Message):
     until_s: float
 
 
+class ServedElsewhere(Message):
+    """What other replicas have served `tenants` of a class in a pool since this was told last, in cost units, and how
+    much of what was `served` here they know now (policies/sharing.py)."""
+
+    pool: str
+    band: str
+    tenants: tuple[str, ...]
+    served: tuple[int, ...]
+    elsewhere: tuple[int, ...]
+
+
 class StoreChanged(Message):
     """Whether the store of several replicas answers, and how many replicas it knows."""
 
@@ -200,7 +211,8 @@ Event = (
     | QuotaReturned
     | QuotaGranted
     | SlotsLeased
+    | ServedElsewhere
     | StoreChanged
     | Tick
 )
-OfStore = QuotaReturned | QuotaGranted | SlotsLeased | StoreChanged
+OfStore = QuotaReturned | QuotaGranted | SlotsLeased | ServedElsewhere | StoreChanged

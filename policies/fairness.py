@@ -11,12 +11,15 @@ much is kept for a minute.
 - The account is charged what a request is expected to cost, and corrected when it ends.
 - The round of the class is the lowest of those who wait. One that is passed over (its engine is full or its slots are
   taken, while others may go) does not hold it up, and keeps one quantum.
+- What other replicas have served it counts as if it was served here (policies/sharing.py).
 """
 
+from collections.abc import Iterable, Iterator
 from math import floor, inf
 from operator import attrgetter
 
 from policies.state.flows import Flow
+from policies.state.ledger import Attempt
 from policies.state.shares import Account, Share
 from policies.state.tickets import Ticket
 from policies.types import Fairness
@@ -105,13 +108,12 @@ def round_of(account: Account, share: Share) -> int:
     return floor(max(account.spent, share.round - 1.0)) + 1
 
 
-def charge(share: Share, ticket: Ticket, cost: float, now: float) -> Flow | None:
-    """It was dispatched. The flow whose standing that changes; to be told before standings are renewed."""
+def charge(share: Share, tenant: str, attempt: Attempt, now: float) -> Flow | None:
+    """One of a tenant was dispatched. The flow whose standing that changes; to be told before standings are renewed."""
     _turn(share)
-    account = share.account(ticket.request.tenant, now)
-    takes = rounds(account, share.terms, cost)
-    account.spent = max(account.spent, share.round - 1.0) + takes
-    account.charged[ticket.request.id] = cost
+    account = attempt.account = share.account(tenant, now)
+    account.spent = max(account.spent, share.round - 1.0) + rounds(account, share.terms, attempt.cost)
+    account.running += 1
     return account.flow
 
 
@@ -127,15 +129,45 @@ def _turn(share: Share) -> None:
         share.round = lowest
 
 
-def settle(share: Share, ticket: Ticket, actual: float | None) -> Flow | None:
-    """It is over, and cost that much; None: what was thought. The flow whose standing that changes."""
-    account = share.accounts.get(ticket.request.tenant)
-    charged = account.charged.pop(ticket.request.id, None) if account is not None else None
-    if account is None or charged is None or actual is None:
+def settle(share: Share, attempt: Attempt, more: float) -> Flow | None:
+    """It is over, and cost so much more than it was charged. The flow whose standing that changes."""
+    account, attempt.account = attempt.account, None
+    if account is None:
         return None
-    owed = account.spent + rounds(account, share.terms, actual - charged)
-    account.spent = min(owed, max(account.spent, share.round + DEBT_ROUNDS))
+    account.running -= 1
+    if not more:
+        return None
+    _correct(share, account, rounds(account, share.terms, more))
     return account.flow
+
+
+def served_elsewhere(share: Share, costs: Iterable[tuple[str, float]], replicas: int) -> Iterator[Flow]:
+    """Other replicas have served tenants that much since this one heard of it last. The flows whose standing that changes.
+
+    Only by how much one leads another counts: all have more in each second. What was before a tenant came here counts for
+    nothing. All replicas hear of each other at once: if each made up for all of it, together they would do so many times
+    over, and back again. So each takes its part of what is left, each time.
+    """
+    parts: list[tuple[Account, float]] = []
+    for tenant, cost in costs:
+        account = share.accounts.get(tenant)
+        if account is not None and account.heard:
+            account.elsewhere += rounds(account, share.terms, cost)
+            part = account.elsewhere / replicas
+            account.elsewhere -= part
+            parts.append((account, part))
+        elif account is not None:
+            account.heard = True
+    least = min((part for account, part in parts if account.flow is not None), default=0.0)
+    for account, part in parts:
+        _correct(share, account, part - least)
+        if account.flow is not None:
+            yield account.flow
+
+
+def _correct(share: Share, account: Account, more: float) -> None:
+    """So many rounds more than was thought, but not so many that it waits for ever."""
+    account.spent = min(account.spent + more, max(account.spent, share.round + DEBT_ROUNDS))
 
 
 def forget(share: Share, now: float) -> None:
@@ -146,6 +178,6 @@ def forget(share: Share, now: float) -> None:
 
 
 def _is_over(account: Account, share: Share, now: float) -> bool:
-    if account.flow is not None or account.charged:
+    if account.flow is not None or account.running:
         return False
     return now - account.left_s >= (AWAY_S if account.spent <= share.round else DEBT_KEPT_S)

@@ -11,7 +11,8 @@ A request that needs more than is here is parked until then, PARK_S at most; it 
 from collections.abc import Iterator
 from math import inf
 
-from policies.events import OfStore, QuotaGranted, QuotaReturned, SlotsLeased, StoreChanged
+from policies.events import OfStore, QuotaGranted, QuotaReturned, ServedElsewhere, SlotsLeased, StoreChanged
+from policies.sharing import Sharing
 from policies.state.blocks import EMPTY_S, Block
 from policies.state.books import Books
 from policies.state.claims import Claim
@@ -54,6 +55,7 @@ class Leasing:
         self.fleet: Fleet | None = None
         self.parked_total = 0
         self.slots = SlotLeases()
+        self.sharing = Sharing(books)
         self._woken: list[PoolQueue] = []  # where somebody waits for a slot that has come
         self._books = books
         self._blocks: dict[Rule, Block] = {}
@@ -136,10 +138,14 @@ class Leasing:
                 block.hand_back(event.amount)
                 return []
             return self._granted(block, event, now)
+        if isinstance(event, ServedElsewhere):
+            self.sharing.told(event)
+            return []
         return self._store_changed(event)
 
     def _store_changed(self, event: StoreChanged) -> list[Parked]:
         self._replicas, self.down = max(1, event.replicas), not event.up
+        self.sharing.store_changed(event)
         for block in self._blocks.values():
             block.count(self._replicas)
             if self.down:

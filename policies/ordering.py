@@ -151,31 +151,38 @@ def _heads(flow: Flow, long: bool) -> Iterator[tuple[bool, tuple[float, ...], Ti
                 yield True, (late.order,), late
 
 
-def served(ticket: Ticket, queued: bool, now: float) -> None:
+def served(ticket: Ticket, attempt: Attempt, queued: bool, now: float) -> None:
     """It was dispatched while somebody waits; `queued`: after it waited itself."""
-    attempt, share, pool = ticket.attempt, ticket.share, ticket.pool
-    if attempt is None:
-        return
-    answer = ticket.output.mean * ticket.sequences if ticket.output is not None else 0.0
-    cost = fairness.cost(share.terms, attempt.tokens, attempt.cached, answer)
+    share, pool = ticket.share, ticket.pool
     if queued:
         pool.passed = 0 if share.right == OVERDUE and classes.is_overdue(ticket, now) else pool.passed + 1
-    classes.served(pool, share, cost)
-    changed = fairness.charge(share, ticket, cost, now)
+    classes.served(pool, share, attempt.cost)
+    changed = fairness.charge(share, ticket.request.tenant, attempt, now)
     if changed is not None:
         pool.changed[changed] = None
 
 
-def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> None:
-    """It is over: charge what it cost. Nothing if it came back; what was thought where the engine did not count."""
-    actual = 0.0 if isinstance(event, Bounced) else None
+def expected_cost(ticket: Ticket, attempt: Attempt) -> float:
+    """What it is expected to cost an engine, where it was sent."""
+    answer = ticket.output.mean * ticket.sequences if ticket.output is not None else 0.0
+    return fairness.cost(ticket.share.terms, attempt.tokens, attempt.cached, answer)
+
+
+def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> float:
+    """It is over: charge what it cost. Nothing if it came back; what was thought where the engine did not count.
+
+    Returns what it cost beyond what was thought.
+    """
+    actual = 0.0 if isinstance(event, Bounced) else attempt.cost
     if isinstance(event, Finished) and event.output_tokens is not None:
         cached = attempt.cached if event.cached_tokens is None else event.cached_tokens
         uncached = max(0, (event.prompt_tokens or ticket.tokens) - cached)
         actual = fairness.cost(ticket.share.terms, uncached, cached, event.output_tokens)
-    changed = fairness.settle(ticket.share, ticket, actual)
+    more = actual - attempt.cost
+    changed = fairness.settle(ticket.share, attempt, more)
     if changed is not None:
         ticket.pool.changed[changed] = None
+    return more
 
 
 def heads_of(pool: PoolQueue) -> Iterator[Ticket]:

@@ -12,7 +12,7 @@ from policies import classes, lanes
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.events import Bounced, Finished, LoadObserved
-from policies.ordering import heads_of, in_turn, served, settled
+from policies.ordering import expected_cost, heads_of, in_turn, served, settled
 from policies.pool import lent
 from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
 from policies.scoring import best, bounded, cost
@@ -88,8 +88,10 @@ class Placing:
 
     def close(self, ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> None:
         """The attempt is over: look where somebody waits for its place, for room of its class or a slot of its tenant."""
-        if ticket.share.accounts:
-            settled(ticket, attempt, event)
+        if attempt.cost:
+            more = settled(ticket, attempt, event)
+            if more and self.books.shared:
+                ticket.share.tell(ticket.request.tenant, more)
         self.books.close(ticket, attempt)
         self.freed(attempt.load)
         if ticket.pool.capped:
@@ -185,8 +187,13 @@ class Placing:
                 return None
         load = best(bounded(room, ticket.pool.up or room, ticket, self.load_ratio), ticket, self.random)
         decision = self._dispatch(ticket, load, len(room), now)
-        if queued or ticket.pool.queued:
-            served(ticket, queued, now)
+        attempt, waits, shared = ticket.attempt, queued or ticket.pool.queued, self.books.shared
+        if attempt is not None and (waits or shared):
+            attempt.cost = expected_cost(ticket, attempt)
+            if waits:
+                served(ticket, attempt, queued, now)
+            if shared:
+                ticket.share.tell(ticket.request.tenant, attempt.cost)
         return decision
 
     def _worth_waiting_for(self, ticket: Ticket, room: Sequence[Load], now: float) -> Load | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from policies.leasing import Ask
+from policies.sharing import ShareAsk
 from policies.state.slotleases import SlotAsk
 
 
@@ -52,6 +53,11 @@ class Store(Protocol):
 
     async def lease(self, asks: Sequence[SlotAsk], lease_s: float) -> Sequence[Leased]:
         """Ask for slots of one owner."""
+        ...
+
+    async def share(self, asks: Sequence[ShareAsk]) -> Sequence[tuple[int, ...]]:
+        """Tell what was served here. For each tenant of each ask, what others have served of it since this was asked last,
+        in cost units."""
         ...
 
     async def block(self, keys: Collection[str]) -> None:

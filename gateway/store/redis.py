@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -18,12 +18,14 @@ from redis.exceptions import NoScriptError, RedisError
 
 from gateway.store import Beat, Leased, Lent, StoreError
 from policies.leasing import Ask
+from policies.sharing import ShareAsk
 from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
 
 BLOCKED_S = 30 * 86_400  # a blocked key is kept, tenancy.md 10
 OVERLAP_US = 60_000_000  # by so much a failover may set the clock back
 ALIVE_S = 10.0  # a replica that says nothing for so long is none
+SERVED_S = 600  # what was served is kept for so long
 
 
 class Script:
@@ -34,7 +36,8 @@ class Script:
         self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-LEND, SLOTS, BEAT, BLOCK = Script("lend.lua"), Script("slots.lua"), Script("beat.lua"), Script("block.lua")
+LEND, SLOTS, SHARE = Script("lend.lua"), Script("slots.lua"), Script("share.lua")
+BEAT, BLOCK = Script("beat.lua"), Script("block.lua")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,13 @@ class Place:
     scale: float = 1.0
 
 
+class _Served(NamedTuple):
+    """What of each tenant was served since a moment, in cost units, as it was told last."""
+
+    since: bytes
+    totals: dict[str, int]
+
+
 class RedisStore:
     """One replica's connection to what all share. `name` is the replica's, different from all others'."""
 
@@ -57,6 +67,7 @@ class RedisStore:
         self._blocked = f"{place.prefix}:{{fleet}}:blocked"
         self._heard_us = 0  # of keys that were blocked before, it knows
         self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
+        self._served: dict[str, _Served] = {}  # by key
         self._client: Redis = Redis.from_url(
             place.url,
             socket_timeout=place.timeout_s,
@@ -96,6 +107,27 @@ class RedisStore:
         numbers = [number for ask in asks for number in (ask.cap, ask.want, ask.used)]
         found = await self._run(SLOTS, keys, [self._name, max(1, round(lease_s * 1000)), *numbers])
         return [Leased(int(found[at]), bool(found[at + 1])) for at in range(0, len(found), 2)]
+
+    async def share(self, asks: Sequence[ShareAsk]) -> Sequence[tuple[int, ...]]:
+        """Tell what was served here, and hear what others have."""
+        keys = [f"{self._prefix}:{{fleet}}:f:{ask.pool}:{ask.band}" for ask in asks]
+        arguments: list[str | int] = [SERVED_S]
+        for ask in asks:
+            arguments.append(len(ask.tenants))
+            for tenant, served in zip(ask.tenants, ask.served, strict=True):
+                arguments += (tenant, served)
+        answer = iter(await self._run(SHARE, keys, arguments))
+        return [tuple(self._elsewhere(key, ask, answer)) for key, ask in zip(keys, asks, strict=True)]
+
+    def _elsewhere(self, key: str, ask: ShareAsk, answer: Iterator[Any]) -> Iterator[int]:
+        since, known = next(answer), self._served.get(key)
+        if known is None or known.since != since:  # whatever it was, it says nothing about now
+            known = self._served[key] = _Served(since, {})
+        totals = known.totals
+        for tenant, served in zip(ask.tenants, ask.served, strict=True):
+            total = next(answer)
+            yield total - served - totals.get(tenant, total - served)
+            totals[tenant] = total
 
     async def close(self) -> None:
         """Close its connections."""

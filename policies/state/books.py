@@ -42,6 +42,7 @@ class Books:
         "received",
         "rejected",
         "sessions",
+        "shared",
         "tickets",
         "timers",
         "victims",
@@ -59,6 +60,7 @@ class Books:
         self.timers = Timers()
         self.sessions = Sessions()
         self.prefixes: Prefixes | None = None  # None: placed without regard to them
+        self.shared = False  # other replicas are to hear what tenants are served
         self.queued = 0
         self.queued_bytes = 0
         self.queued_in_band: dict[str, dict[Ticket, None]] = {}  # in the order in which they came

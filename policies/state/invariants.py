@@ -95,15 +95,19 @@ def _shares(books: Books, pool: PoolQueue) -> None:
                 lane_heads = {ticket for ticket in heads if ticket is not None and ticket.long is standing[3]}
                 _equal(f"{pool.name}, heads of {flow.tenant}", lane_heads, set(tickets))
         _equal(f"{pool.name}, {share.band.name} stands", known, known & {id(each[4]) for each in share.standings})
-        _accounts(share)
+        _accounts(books, share)
     _equal(f"{pool.name} classes waiting", [each for each in pool.ranked if each.flows], pool.waiting_shares)
     spare, least = pool.spare, look(pool.ranked, pool.room)
     if spare > max(0, least):
         raise InvariantError(f"pool {pool.name}: {spare} spare, but some class may hold only {least} more")
 
 
-def _accounts(share: Share) -> None:
+def _accounts(books: Books, share: Share) -> None:
+    charged = Counter(
+        id(each.attempt.account) for each in books.tickets.values() if each.attempt is not None and each.attempt.account
+    )
     for name, account in share.accounts.items():
+        _equal(f"requests that {name} was charged with", charged[id(account)], account.running)
         if account.flow is not None and account.flow.account is not account:
             raise InvariantError(f"the account of {name} is of another flow")
 

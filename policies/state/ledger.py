@@ -9,10 +9,17 @@ callers), and where its KV cache is fuller than we thought. Replicas of one gate
 the engine says counts against a part only where it exceeds the parts of the others.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from policies.events import LoadObserved
 from policies.state.queues import PoolQueue
 from policies.state.views import EndpointView
 from policies.types import Endpoint
+
+if TYPE_CHECKING:
+    from policies.state.shares import Account
 
 MARGIN_FROM_SEQS = 64  # scheduling.md 5: engines with fewer places are used to the last one
 MARGIN_SEQS = 4
@@ -193,8 +200,10 @@ class Attempt:
     """
 
     __slots__ = (
+        "account",
         "answered",
         "cached",
+        "cost",
         "kv_tokens",
         "load",
         "long",
@@ -220,6 +229,8 @@ class Attempt:
         self.sent_s = now
         self.answered = False  # its first token was seen
         self.reestimates = 0
+        self.cost = 0.0  # that it was taken to have, where somebody counts it
+        self.account: Account | None = None  # that was charged with it
         load.attempts += 1
         load.sequences += sequences
         load.prefill_tokens += tokens

@@ -34,7 +34,7 @@ class Account:
     It is served first, `until` it has had a round, after it was away.
     """
 
-    __slots__ = ("charged", "flow", "left_s", "place", "spent", "tenant", "until")
+    __slots__ = ("elsewhere", "flow", "heard", "left_s", "place", "running", "spent", "tenant", "until")
 
     def __init__(self, tenant: Tenant, spent: float, now: float) -> None:
         self.tenant = tenant
@@ -43,7 +43,9 @@ class Account:
         self.place = 0.0  # among those that wait,
         self.left_s = now
         self.flow: Flow | None = None  # while something of it waits
-        self.charged: dict[str, float] = {}  # what its requests that run were taken to cost
+        self.running = 0  # requests that were charged here and have not ended
+        self.heard = False  # of what other replicas serve it
+        self.elsewhere = 0.0  # rounds of that which are not charged yet
 
 
 class Share:
@@ -69,6 +71,7 @@ class Share:
         "tenants",
         "terms",
         "until_s",
+        "untold",
     )
 
     def __init__(self, band: Band, settings: Settings) -> None:
@@ -86,6 +89,7 @@ class Share:
         self.entered = 0.0
         self.accounts: dict[str, Account] = {}
         self.standings: list[Standing] = []
+        self.untold: dict[str, float] = {}  # cost by tenant, where other replicas are to hear of it
         # Of first tokens, for short and long prompts. A class of its own has waits of its own: what makes standard
         # requests late says nothing about critical ones.
         self.forecasts = (Forecast(COVERED), Forecast(COVERED))
@@ -106,6 +110,18 @@ class Share:
             named = self.tenants.get(tenant, UNKNOWN)
             account = self.accounts[tenant] = Account(named, self.round - 1.0, now)
         return account
+
+    def tell(self, tenant: str, cost: float) -> None:
+        """Other replicas are to hear that it was served that much more, or less."""
+        self.untold[tenant] = self.untold.get(tenant, 0.0) + cost
+
+    def told(self, tenant: str, cost: int) -> None:
+        """They know of so much."""
+        left = self.untold.get(tenant, 0.0) - cost
+        if abs(left) >= 1.0:
+            self.untold[tenant] = left
+        else:
+            self.untold.pop(tenant, None)
 
     def views(self) -> list[ForecastView]:
         """How good its forecasts were."""

@@ -13,6 +13,7 @@ from redis.crc import key_slot
 from gateway.store import StoreError
 from gateway.store.redis import LEND, Place, RedisStore, key_of
 from policies.leasing import Ask
+from policies.sharing import ShareAsk
 from policies.state.meters import MICRO, Bucket, Purse, Rule, Wall
 from policies.state.slotleases import SlotAsk
 from policies.types import Budget
@@ -317,3 +318,32 @@ async def test_fewer_slots_than_replicas_go_round(server: RedisServer, store: Re
     assert await lease(other, 1, cap=1) == (0, True)
     assert await lease(store, 1, cap=1) == (1, True)
     await other.close()
+
+
+async def share(store: RedisStore, **served: int) -> dict[str, int]:
+    ask = ShareAsk(pool="main", band="standard", tenants=tuple(served), served=tuple(served.values()))
+    (elsewhere,) = await store.share([ask])
+    return dict(zip(served, elsewhere, strict=True))
+
+
+async def test_each_replica_hears_what_others_have_served_since_it_asked_last(
+    server: RedisServer, store: RedisStore
+) -> None:
+    other = RedisStore(place(server.url), "two")
+    assert await share(store, acme=100, umbra=0) == {"acme": 0, "umbra": 0}
+    assert await share(other, acme=30) == {"acme": 0}  # what was before it first asked
+    assert await share(store, acme=5, umbra=7) == {"acme": 30, "umbra": 0}
+    assert await share(other, acme=-10, umbra=0) == {"acme": 5, "umbra": 0}
+    assert await share(store, acme=0, umbra=0) == {"acme": -10, "umbra": 0}
+    ask = ShareAsk(pool="main", band="batch", tenants=("acme",), served=(1,))
+    assert list(await store.share([ask, ask])) == [(0,), (0,)]
+    await other.close()
+
+
+async def test_what_redis_forgot_of_what_was_served_is_no_credit(server: RedisServer, store: RedisStore) -> None:
+    await share(store, acme=1000, umbra=10)
+    client = Redis.from_url(server.url, decode_responses=True)
+    await client.flushall()
+    assert await share(store, acme=3, umbra=4) == {"acme": 0, "umbra": 0}
+    assert await client.ttl("fb:{fleet}:f:main:standard") > 500
+    await client.aclose()

@@ -24,6 +24,7 @@ from policies.events import (
     Outcome,
     QuotaGranted,
     QuotaReturned,
+    ServedElsewhere,
     SettingsChanged,
     SlotsLeased,
     StoreChanged,
@@ -49,6 +50,7 @@ EVENTS: list[Event] = [
     QuotaReturned(scope="tenant", tenant="acme", part="", metric="tpm", amount=10**15),
     QuotaGranted(scope="model", tenant="", part="llama", metric="rpm", granted=1, reported=0, used=10**21, wait_s=0.5),
     SlotsLeased(scope="key", tenant="acme", part="k1", count=3, contended=True, until_s=25.5),
+    ServedElsewhere(pool="main", band="standard", tenants=("acme", "b"), served=(3, 0), elsewhere=(-7, 1 << 40)),
     StoreChanged(up=False, replicas=4),
     Tick(),
 ]

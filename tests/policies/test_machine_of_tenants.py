@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from msgspec.structs import replace
 
-from policies.events import WallClock
+from policies.events import ServedElsewhere, StoreChanged, WallClock
 from policies.types import Budget, Cost, InferenceRequest, Limits, Reserve, Tenant
 from tests.policies.test_machine import Machine, Shadow
 
@@ -48,6 +48,24 @@ class Tenants(Machine):
     @rule(days=st.sampled_from([0.0, 0.5, 400.0]))
     def the_wall_clock_is_told(self, days: float) -> None:
         self.happen(WallClock(offset_s=days * 86_400.0))
+
+    @rule(up=st.booleans(), replicas=st.integers(1, 3))
+    def replicas_come_and_go(self, up: bool, replicas: int) -> None:
+        self.happen(StoreChanged(up=up, replicas=replicas))
+
+    @rule(data=st.data())
+    def others_have_served(self, data: st.DataObject) -> None:
+        for ask in list(self.core.metering.leasing.sharing.asks()):
+            costs = st.lists(st.integers(-9000, 90_000), min_size=len(ask.tenants), max_size=len(ask.tenants))
+            self.happen(
+                ServedElsewhere(
+                    pool=ask.pool,
+                    band=ask.band,
+                    tenants=ask.tenants,
+                    served=ask.served,
+                    elsewhere=tuple(data.draw(costs)),
+                )
+            )
 
     def nobody_was_overtaken(self, served: Shadow) -> None:
         """Who waits for a slot is overtaken; `Core.check` looks for those who wait in vain."""
