@@ -244,7 +244,16 @@ def _summary(entry: EntryPoint) -> str:
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef) and statement.name == entry.attr:
             return (ast.get_docstring(statement) or "").partition("\n")[0]
+        if isinstance(statement, ast.Assign) and entry.attr in map(ast.unparse, statement.targets):
+            return _help_of(statement.value) or f"See forebay {entry.name} --help."
     return f"See forebay {entry.name} --help."
+
+
+def _help_of(value: ast.expr) -> str:
+    """The `help=` of a `typer.Typer(...)` in a source."""
+    words = {word.arg: word.value for word in value.keywords} if isinstance(value, ast.Call) else {}
+    given = words.get("help")
+    return str(given.value) if isinstance(given, ast.Constant) else ""
 
 
 if __name__ == "__main__":

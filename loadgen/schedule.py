@@ -16,6 +16,7 @@ import msgspec
 from loadgen.drafts import draft
 from loadgen.scenario import Scenario
 from loadgen.workload.planned import Planned as Planned
+from loadgen.workload.prompts import ANSWERS
 
 VERSION = 3
 
@@ -40,7 +41,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
         Counted by whole and cut blocks, without the template's marks.
         """
-        return _ideal(self.requests)
+        known = ideal_tokens(self.requests)
+        return sum(tokens for one, tokens in zip(self.requests, known, strict=True) if one.measured)
 
     def lines(self) -> bytes:
         """The schedule as JSON Lines: one head line, then one line for each request."""
@@ -91,15 +93,23 @@ def build(scenario: Scenario, seed: int) -> Schedule:
     )
 
 
-def _ideal(requests: Iterable[Planned]) -> int:
+def ideal_tokens(requests: Iterable[Planned]) -> list[int]:
+    """Of each prompt, what a cache without a limit would know if requests were taken in this order.
+
+    Answers are known where they are said again as they were received.
+    """
     nodes: dict[tuple[int, str, int], tuple[int, int]] = {}  # (parent, block) -> (node, tokens known of it)
-    cached = 0
+    found = []
     for request in requests:
-        parent, shared = 0, True
+        parent, shared, cached = 0, True, 0
         for block in request.blocks:
             key = (parent, block.namespace + block.noise, block.id)
             parent, known = nodes.get(key, (len(nodes) + 1, 0))
             nodes[key] = (parent, max(known, block.tokens))
-            cached += min(known, block.tokens) if shared and request.measured else 0
+            cached += min(known, block.tokens) if shared else 0
             shared = shared and known >= block.tokens
-    return cached
+        found.append(cached)
+        if request.session:
+            said = request.output_tokens - request.reasoning_tokens
+            nodes[parent, ANSWERS + request.session, request.turn] = (len(nodes) + 1, said)
+    return found

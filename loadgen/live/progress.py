@@ -6,8 +6,9 @@ five seconds. Colours follow NO_COLOR. Everything here goes to stderr; stdout is
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -19,13 +20,15 @@ from loadgen.report.record import REJECTED, Outcome, Sample, Slo
 from loadgen.report.stats import percentile, quantile
 
 LAG_LIMIT_MS = 10.0  # of send lag at p99; beyond it the client, not the system, is measured (loadgen.md 8.2 V1)
+NEAR = 0.5  # of a limit: from there on its value is red
 _LIVE_S, _PLAIN_S = 0.25, 5.0
 _BAR_CELLS = 74
+_MOST_ROWS = 12
 _KEPT = 1000  # latest values that live percentiles are of: the cost of a frame must not grow with the run
 
 
 class Counts:
-    """Running counters of one class."""
+    """Running counters of one group."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -45,25 +48,34 @@ class Counts:
 
 
 class Tally:
-    """Counters of a running arm; the client's watcher, and the only thing a display reads."""
+    """Counters of a running load; the client's watcher, and the only thing a display reads.
 
-    def __init__(self, classes: Iterable[str], slo: Slo) -> None:
-        """One counter for each of `classes`, in that order."""
-        self.classes = {name: Counts() for name in classes}
+    Groups are the classes that clients ask for, or what `of` says; `slo` is one for all, or a request's own.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[str],
+        slo: Slo | Callable[[Sample], Slo],
+        of: Callable[[Sample], str] = lambda sample: sample.priority,
+    ) -> None:
+        """One counter for each of `groups`, in that order."""
+        self.groups = {name: Counts() for name in groups}
         self.lags_ms: deque[float] = deque(maxlen=_KEPT)
-        self._slo = slo
+        self._slo_of = slo if callable(slo) else lambda sample: slo
+        self._of = of
 
     def sent(self, sample: Sample) -> None:
         """A request went out."""
-        self.classes[sample.priority].sent += 1
+        self.groups[self._of(sample)].sent += 1
         self.lags_ms.append(sample.lag_ms)
 
     def ended(self, sample: Sample) -> None:
         """A request ended."""
-        counts = self.classes[sample.priority]
+        counts = self.groups[self._of(sample)]
         if sample.outcome is Outcome.OK:
             counts.ok += 1
-            counts.good += not self._slo.missed(sample)
+            counts.good += not self._slo_of(sample).missed(sample)
             if sample.ttft_ms is not None:
                 counts.ttft_ms.append(sample.ttft_ms)
         elif sample.outcome is Outcome.CANCELLED:
@@ -74,8 +86,8 @@ class Tally:
             counts.failed += 1
 
     def sums(self) -> tuple[int, int, int, int]:
-        """Sent, ended, rejected, failed over all classes."""
-        every = self.classes.values()
+        """Sent, ended, rejected, failed over all groups."""
+        every = self.groups.values()
         return (
             sum(one.sent for one in every),
             sum(one.ended for one in every),
@@ -91,6 +103,15 @@ class Clock(Protocol):
         """Seconds since time 0 of the schedule."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vital:
+    """One figure of how well the client is, with the limit beyond which a run cannot be trusted. `text` has both."""
+
+    text: str
+    value: float
+    limit: float
+
+
 @asynccontextmanager
 async def shown(console: Console, view: "View") -> AsyncIterator[None]:
     """Show `view` while the block runs."""
@@ -104,23 +125,35 @@ async def shown(console: Console, view: "View") -> AsyncIterator[None]:
 
 
 class View:
-    """One arm as text: `title`, the clock of the run, its counters, how long it lasts, how much it will send."""
+    """One load as text. `title`, the clock of the run, its counters, when it measures and how long it sends.
 
-    def __init__(self, title: str, clock: Clock, tally: Tally, window_s: tuple[float, float]) -> None:
-        """`window_s`: start and end of what is measured, on `clock`."""
+    `offered` says how many requests were due at a time; `vitals` how well the client is; `phase` names what is not
+    part of the schedule, "" while it runs.
+    """
+
+    offered: Callable[[float], int] | None = None
+    vitals: Callable[[], Iterable[Vital]] | None = None
+    phase = ""
+
+    def __init__(
+        self, title: str, clock: Clock, tally: Tally, window_s: tuple[float, float], total_s: float | None = None
+    ) -> None:
+        """`window_s`: start and end of what is measured, on `clock`; `total_s`: end of all load, None: of the window."""
         self._title = title
         self._clock = clock
         self._tally = tally
         self._window_s = window_s
+        self._total_s = total_s or window_s[1]
 
     def line(self, *, ended: bool = False) -> str:
         """Everything in one plain line."""
         sent, done, rejected, failed = self._tally.sums()
         phase = "finished" if ended else f"{self._clock_text()}, {self._phase()}"
-        classes = ", ".join(f"{name} {_percent(one.attainment)}" for name, one in self._tally.classes.items())
+        groups = ", ".join(f"{name} {_percent(one.attainment)}" for name, one in self._shown())
+        near = "" if ended else "".join(f"; {one.text}" for one in self._vitals() if one.value > NEAR * one.limit)
         return (
             f"{self._title}: {phase}: sent {sent}, in flight {sent - done}, "
-            f"done {done}, rejected {rejected}, failed {failed}; within SLO so far: {classes}"
+            f"done {done}, rejected {rejected}, failed {failed}; within SLO so far: {groups}{near}"
         )
 
     def picture(self) -> RenderableType:
@@ -128,37 +161,62 @@ class View:
         return Group(self._head(), self._bar(), Text("\n".join(self._rows())), self._health())
 
     def _bar(self) -> Text:
-        share = min(max(0.0, self._clock.now_s() / self._window_s[1]), 1.0)
+        share = min(max(0.0, self._clock.now_s() / self._total_s), 1.0)
         filled = round(share * _BAR_CELLS)
         return Text.assemble(("━" * filled, "green"), ("━" * (_BAR_CELLS - filled), "dim"))
 
     def _head(self) -> Text:
         sent, done, _, _ = self._tally.sums()
         now_s = max(self._clock.now_s(), 0.001)
-        sending_s = min(now_s, self._window_s[1])
-        rates = f"sent {sent / sending_s:.1f}/s  done {done / now_s:.1f}/s  in flight {sent - done}"
+        sending_s = min(now_s, self._total_s)
+        offered = f"offered {self.offered(now_s) / sending_s:.1f} " if self.offered else ""
+        rates = f"{offered}sent {sent / sending_s:.1f} done {done / now_s:.1f} /s  in flight {sent - done}"
         return Text.assemble((self._title, "bold"), f"  {self._clock_text()}  {self._phase()}  {rates}", no_wrap=True)
 
     def _rows(self) -> Iterator[str]:
-        yield f"{'':13}{'sent':>6}{'ok':>6}{'rejected':>10}{'failed':>8}{'TTFT p50':>10}{'p99 ms':>9}{'within SLO':>12}"
-        for name, one in self._tally.classes.items():
+        yield (
+            f"{'':13}{'sent':>6}{'per s':>7}{'ok':>6}{'rejected':>9}{'failed':>7}"
+            f"{'TTFT p50':>9}{'p99 ms':>8}{'within SLO':>12}"
+        )
+        sending_s = min(max(self._clock.now_s(), 0.001), self._total_s)
+        for name, one in self._shown():
             ordered = sorted(one.ttft_ms)
-            times = f"{_whole(percentile(ordered, 0.5)):>10}{_whole(percentile(ordered, 0.99)):>9}"
-            counts = f"{one.sent:>6}{one.ok:>6}{one.rejected:>10}{one.failed:>8}"
-            yield f"{name:13}{counts}{times}{_percent(one.attainment):>12}"
+            times = f"{_whole(percentile(ordered, 0.5)):>9}{_whole(percentile(ordered, 0.99)):>8}"
+            counts = f"{one.sent:>6}{one.sent / sending_s:>7.1f}{one.ok:>6}{one.rejected:>9}{one.failed:>7}"
+            yield f"{name[:12]:13}{counts}{times}{_percent(one.attainment):>12}"
+        hidden = len(self._tally.groups) - _MOST_ROWS
+        if hidden > 0:
+            yield f"and {hidden} more"
+
+    def _shown(self) -> list[tuple[str, Counts]]:
+        """The groups, or those with the most requests where there are too many to be read."""
+        groups = list(self._tally.groups.items())
+        if len(groups) <= _MOST_ROWS:
+            return groups
+        return sorted(groups, key=lambda one: one[1].sent, reverse=True)[:_MOST_ROWS]
+
+    def _vitals(self) -> Iterable[Vital]:
+        if self.vitals is not None:
+            return self.vitals()
+        lag_ms = quantile(self._tally.lags_ms, 0.99).value or 0.0
+        return (Vital(text=f"send lag p99 {lag_ms:.1f} ms", value=lag_ms, limit=LAG_LIMIT_MS),)
 
     def _health(self) -> Text:
-        lag_ms = quantile(self._tally.lags_ms, 0.99).value or 0.0
-        return Text(f"client: send lag p99 {lag_ms:.1f} ms", "red" if lag_ms > LAG_LIMIT_MS / 2 else "dim")
+        parts = [(one.text, "red" if one.value > NEAR * one.limit else "dim") for one in self._vitals()]
+        return Text.assemble(("client: ", "dim"), *[part for one in parts for part in ((", ", "dim"), one)][1:])
 
     def _phase(self) -> str:
+        if self.phase:
+            return self.phase
         now_s, (start_s, end_s) = self._clock.now_s(), self._window_s
         if now_s < start_s:
             return "warm-up"
-        return "measuring" if now_s < end_s else "last answers"
+        if now_s < end_s:
+            return "measuring"
+        return "tail" if now_s < self._total_s else "last answers"
 
     def _clock_text(self) -> str:
-        return f"{min(max(0.0, self._clock.now_s()), self._window_s[1]):.0f} of {self._window_s[1]:.0f} s"
+        return f"{min(max(0.0, self._clock.now_s()), self._total_s):.0f} of {self._total_s:.0f} s"
 
 
 async def _live(console: Console, view: View) -> None:

@@ -54,6 +54,14 @@ def read(scenario: str, fleet: str | None, config: Path | None, changes: Iterabl
     )
 
 
+def scenario(name: str, changes: Iterable[str]) -> Scenario:
+    """A standard scenario or a file, changed as `--set` says; nothing else can be changed here. ScenarioError."""
+    of_scenario, of_fleet, of_config = _sorted(changes)
+    for path, _ in (*of_fleet, *of_config):
+        raise ScenarioError(f"--set {path}: only the scenario can be changed here")
+    return _changed_scenario(_scenario(name), of_scenario)
+
+
 def declared(given: Inputs) -> Inputs:
     """With the predictor that takes `max_tokens` for the length."""
     settings = replace(given.policy.settings, length="declared")

@@ -6,16 +6,17 @@ stationary, and meets its targets in total and in every cell that can be judged.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from loadgen.report.figures import counts, judge
 from loadgen.report.record import Sample
+from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario
-from loadgen.schedule import build
-from loadgen.sim.arm import Arm, Ran, run, slo_of
+from loadgen.schedule import Schedule, build
+from loadgen.sim.arm import Arm, run, slo_of
 from loadgen.workload.arrivals import Ramp, Spike, Step
 from loadgen.workload.fields import duration, seconds
 from loadgen.workload.trace import Trace
@@ -66,49 +67,73 @@ class Search:
     def run(self, told: Callable[[str, Probe], None] = lambda router, probe: None) -> Found:
         """Find it; `told` hears of each probe."""
         probes: list[Probe] = []
-
-        def passes(scale: float, seed: int = self.seed) -> bool:
-            probe = self._probe(scale, seed)
-            probes.append(probe)
-            told(self.arm.router, probe)
-            return probe.passed
-
-        low, high = _bracket(passes, self.start)
-        while low and high < LARGEST and high / low > CLOSE:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if passes(middle) else (low, middle)
-        seeds = range(self.seed, self.seed + CONFIRMED_BY)
-        unsure = seeds[1:]  # the first has passed there
-        while low and not all(passes(low, seed) for seed in unsure):
-            low, high, unsure = low / CLOSE, low, seeds
-            if low < SMALLEST:
-                low = 0.0
-        return Found(
-            router=self.arm.router,
-            scale=low,
-            rate=max((probe.rate for probe in probes if probe.scale == low), default=0.0),
-            failed_scale=high,
-            probes=tuple(probes),
-            valid=any(probe.passed or probe.why != _INVALID for probe in probes),
-        )
+        search = steps(self.seed, self.start)
+        wanted = next(search)
+        while True:
+            made = self._probe(*wanted)
+            probes.append(made)
+            told(self.arm.router, made)
+            try:
+                wanted = search.send(made.passed)
+            except StopIteration as over:
+                return found(self.arm.router, over.value, probes)
 
     def _probe(self, scale: float, seed: int) -> Probe:
         return probe(self.arm, scale, seed, self.probe_s)
+
+
+Steps = Generator[tuple[float, int], bool, tuple[float, float]]
+"""Yields the scale and the seed of the next probe, is sent whether it passed, and returns the highest scale that passes
+on all seeds (0: none) and the lowest that failed."""
+
+
+def steps(seed: int, start: float) -> Steps:
+    """The search itself, whoever runs its probes, simulated or live."""
+    low, high = yield from _bracket(seed, start)
+    while low and high < LARGEST and high / low > CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if (yield middle, seed) else (low, middle)
+    seeds = range(seed, seed + CONFIRMED_BY)
+    unsure = seeds[1:]  # the first has passed there
+    while low and not (yield from _all_pass(low, unsure)):
+        low, high, unsure = low / CLOSE, low, seeds
+        if low < SMALLEST:
+            low = 0.0
+    return low, high
+
+
+def found(router: str, bracket: tuple[float, float], probes: Sequence[Probe]) -> Found:
+    """What a search came to."""
+    low, high = bracket
+    return Found(
+        router=router,
+        scale=low,
+        rate=max((probe.rate for probe in probes if probe.scale == low), default=0.0),
+        failed_scale=high,
+        probes=tuple(probes),
+        valid=any(probe.passed or probe.why != TOO_FEW for probe in probes),
+    )
+
+
+def _all_pass(scale: float, seeds: Sequence[int]) -> Generator[tuple[float, int], bool, bool]:
+    for seed in seeds:
+        if not (yield scale, seed):
+            return False
+    return True
 
 
 def probe(arm: Arm, scale: float, seed: int, probe_s: float) -> Probe:
     """Whether the arm meets its goals at `scale` times its scenario's rate, in a window of `probe_s`."""
     scenario = shortened(arm.scenario, scale, probe_s)
     schedule = build(scenario, seed)
-    planned = sum(one.measured and one.cancel_after_s is None for one in schedule.requests)
-    misses = _Misses(scenario, planned)
+    misses = Misses(scenario, schedule)
     there = msgspec.structs.replace(arm, scenario=scenario, schedule=schedule)
     ran = run(there, seed, misses.too_many)
     return Probe(
         scale=scale,
         rate=len(schedule.requests) / scenario.total_s,
         seed=seed,
-        why=_why(ran, misses.cut),
+        why="attainment" if misses.cut else why(ran.report),
         attainment=ran.report.totals.attainment,
         tokens_per_s=ran.report.totals.output_tokens_per_s,
         requests=ran.requests,
@@ -116,26 +141,30 @@ def probe(arm: Arm, scale: float, seed: int, probe_s: float) -> Probe:
     )
 
 
-def shortened(scenario: Scenario, scale: float, probe_s: float) -> Scenario:
-    """The scenario at `scale` times its rate, in a window of `probe_s`, or as long as it takes for enough requests.
+def shortened(
+    scenario: Scenario, scale: float, probe_s: float, only: str | None = None, least: int = LEAST_REQUESTS
+) -> Scenario:
+    """The scenario at `scale` times its rate (that of the tenant `only`), in a window of `probe_s`, or as long as it takes
+    for `least` requests.
 
     A load that changes over time keeps its times; a trace has no more than was recorded.
     """
-    scaled = scenario.scaled(scale)
+    scaled = scenario.scaled(scale, only)
     sources = [tenant.arrivals for tenant in scaled.tenants]
     if any(isinstance(source, Step | Ramp | Spike) for source in sources):
         return scaled
-    window_s = max(probe_s, LEAST_REQUESTS / scaled.rate)
+    window_s = max(probe_s, least / scaled.rate)
     if any(isinstance(source, Trace) for source in sources):
         window_s = min(window_s, scaled.duration_s)
     times = {"warmup": min(scaled.warmup_s, probe_s / 2), "duration": window_s, "tail": min(seconds(scaled.tail), 30.0)}
     return msgspec.structs.replace(scaled, **{name: duration(value_s) for name, value_s in times.items()})
 
 
-class _Misses:
+class Misses:
     """Counts what was not good: beyond the target's share of all planned requests a run cannot pass any more."""
 
-    def __init__(self, scenario: Scenario, planned: int) -> None:
+    def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
+        planned = sum(one.measured and one.cancel_after_s is None for one in schedule.requests)
         self.cut = False
         self._slo_of = slo_of(scenario)
         self._allowed = (1 - scenario.slo.target) * planned
@@ -149,32 +178,29 @@ class _Misses:
         return self.cut
 
 
-_INVALID = "no cell with enough requests"
+TOO_FEW = "no cell with enough requests"
 
 
-def _bracket(passes: Callable[[float], bool], start: float) -> tuple[float, float]:
+def _bracket(seed: int, start: float) -> Steps:
     """A scale that passes (0: none) and a larger one that fails."""
     scale = start
-    if passes(scale):
+    if (yield scale, seed):
         while scale < LARGEST:
-            if not passes(scale * 2):
+            if not (yield scale * 2, seed):
                 return scale, scale * 2
             scale *= 2
         return scale, LARGEST
     while scale > SMALLEST:
         scale /= 2
-        if passes(scale):
+        if (yield scale, seed):
             return scale, scale * 2
     return 0.0, scale
 
 
-def _why(ran: Ran, cut: bool) -> str:
+def why(report: RunReport) -> str:
     """What a probe failed on; "" for nothing."""
-    report = ran.report
-    if cut:
-        return "attainment"
     if not report.valid:
-        return _INVALID
+        return TOO_FEW
     missed = [
         "/".join(part for part in key if part)
         for key, cell in report.cells.items()

@@ -1,0 +1,131 @@
+"""run.json of a run: what its report stands on besides the requests. No key, no userinfo of a URL."""
+
+import os
+import platform
+import resource
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from loadgen.bench.extra import PROBE
+from loadgen.bench.options import BenchOptions, shown
+from loadgen.bench.preflight import Ready
+from loadgen.report.folder import Basis, Goal
+from loadgen.scenario import Scenario
+from loadgen.schedule import Schedule
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered, and the goals it is judged by."""
+
+    scenario: Scenario
+    schedule: Schedule
+    drawn: bool = True  # the schedule is the scenario's
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """Start and end of what is measured."""
+        return self.schedule.window_start_s, self.schedule.window_end_s
+
+    @property
+    def total_s(self) -> float:
+        """When sending ends. A saved schedule may be longer than its scenario says."""
+        last_s = max((one.t for one in self.schedule.requests), default=0.0)
+        return max(self.schedule.window_end_s, self.scenario.total_s if self.drawn else 0.0, last_s)
+
+
+def basis(options: BenchOptions, plan: Plan, ready: Ready, salt: str, began_s: float) -> Basis:
+    """All of it; how the run ends is added when it has."""
+    scenario, schedule = plan.scenario, plan.schedule
+    start_s, end_s = plan.window_s
+    cells = sorted({(one.tenant, one.cls) for one in schedule.requests})
+    tenants = sorted({tenant for tenant, _ in cells})
+    return Basis(
+        started=utc(began_s),
+        seed=schedule.seed,
+        schedule=schedule.digest(),
+        window_start_s=start_s,
+        window_end_s=end_s,
+        closed=scenario.closed,
+        slo=scenario.slo,
+        goals=tuple(
+            Goal(
+                tenant=tenant,
+                cls=cls,
+                slo=scenario.goal(tenant, cls),
+                expect_rejects=scenario.source(tenant).expect_rejects,
+            )
+            for tenant, cls in cells
+        ),
+        weights={tenant: scenario.source(tenant).weight for tenant in tenants},
+        scenario=msgspec.to_builtins(scenario),
+        target=_target(options, ready),
+        environment=environment(),
+        salt=salt,
+        length_control=ready.control,
+        allowed=options.allow,
+        warnings=(*ready.warnings, *_warnings(options, scenario, salt)),
+        template_tokens=ready.sizes.template_tokens,
+    )
+
+
+def utc(moment_s: float) -> str:
+    """ISO 8601."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment_s))
+
+
+def environment() -> dict[str, object]:
+    """The client's machine."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        forebay = version("forebay")
+    except PackageNotFoundError:
+        forebay = ""
+    return {
+        "forebay": forebay,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": len(os.sched_getaffinity(0)),
+        "open_files": soft,
+    }
+
+
+def _target(options: BenchOptions, ready: Ready) -> dict[str, object]:
+    by_tenant = {tenant: [one.shown for one in those] for tenant, those in ready.targets.items() if tenant != PROBE}
+    every = list(dict.fromkeys(url for urls in by_tenant.values() for url in urls))
+    own = {tenant: urls for tenant, urls in by_tenant.items() if urls != every}
+    any_target = next(iter(ready.targets.values()))[0]
+    return {
+        "driver": "bench",
+        "urls": every,
+        **({"urls_by_tenant": own} if own else {}),
+        "model": any_target.model,
+        "api": options.api,
+        "context_tokens": ready.context_tokens,
+        "prompts": msgspec.to_builtins(ready.sizes),
+        "workers": options.workers,
+        "timeout_s": options.timeout_s,
+        "max_open": options.max_open,
+        "retries": options.retries,
+        "honour_retry_after": options.honour_retry_after,
+        "primed": options.prime,
+        "probe_per_s": options.probe,
+        "scraped": [shown(url) for url in options.scrape],
+    }
+
+
+def _warnings(options: BenchOptions, scenario: Scenario, salt: str) -> list[str]:
+    told = []
+    if options.allow:
+        told.append(f"broken rules that are allowed: {', '.join(options.allow)} (--allow)")
+    if not salt:
+        told.append("no salt: what other runs have left in caches is measured too (--salt none)")
+    if scenario.telling:
+        told.append(
+            f"max_tokens follows from the planned answer for {', '.join(scenario.telling)}: "
+            "the server is told lengths that no client knows"
+        )
+    if options.retries:
+        told.append(f"up to {options.retries} retries: latency still counts from the intended arrival")
+    return told

@@ -1,0 +1,34 @@
+"""Exit codes of `forebay bench` (loadgen.md 1.1), and which of several holds."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a command came to."""
+
+    MET = 0
+    MISSED = 1  # valid, and a target was missed
+    WRONG = 2  # options, files
+    INVALID = 3  # what was measured cannot be trusted
+    UNREACHABLE = 4  # the server, or what preflight asked of it
+    INTERNAL = 5
+    INTERRUPTED = 130
+
+
+_FIRST = (Exit.INTERRUPTED, Exit.INTERNAL, Exit.UNREACHABLE, Exit.WRONG, Exit.INVALID, Exit.MISSED)
+
+
+class BenchError(Exception):
+    """The command cannot go on; the message says why and what to do."""
+
+    def __init__(self, message: str, code: Exit = Exit.WRONG) -> None:
+        """`code`: what the command ends with."""
+        super().__init__(message)
+        self.code = code
+
+
+def first(codes: Iterable[Exit]) -> Exit:
+    """The one that matters most; MET without any."""
+    given = set(codes)
+    return next((code for code in _FIRST if code in given), Exit.MET)

@@ -1,0 +1,170 @@
+"""`--find-max-rate`: the search of `loadgen.sim.search`, with live probes (loadgen.md 1.7).
+
+Every probe is a run of its own with its own folder. One that can no longer pass is cut; one that breaks a validity rule
+ends the search, because beyond it the client is measured. Between probes the server may empty its queues.
+"""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from loadgen.bench import scrape
+from loadgen.bench.basis import Plan
+from loadgen.bench.rules import rules
+from loadgen.bench.run import Course, measured
+from loadgen.report import folder as files
+from loadgen.report.document import Report
+from loadgen.report.outputs import rebuild
+from loadgen.report.parts import RateProbe, State
+from loadgen.scenario import Scenario
+from loadgen.schedule import build
+from loadgen.sim.search import TOO_FEW, Misses, shortened, steps
+
+IDLE_S = 60.0
+CLIENT_LIMIT = "client limit reached"
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: the highest scale and rate that pass on all seeds (0: none does), the lowest scale that failed.
+
+    `report` is of the highest that passed, or of the last probe. `limited`: the client could not do more.
+    """
+
+    scale: float
+    rate: float
+    failed_scale: float
+    probes: tuple[RateProbe, ...]
+    report: Report
+    limited: bool
+
+    @property
+    def judged(self) -> bool:
+        """Some probe was long enough to say something."""
+        return any(one.passed or one.why != TOO_FEW for one in self.probes)
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    probe: RateProbe
+    report: Report
+    folder: Path
+    trusted: bool
+
+
+async def find_max_rate(course: Course, scenario: Scenario, seed: int, folder: Path) -> Found | None:
+    """Search; None when it was interrupted. Each probe has a folder in `folder`, which gets the report at the end."""
+    return await _Search(course, scenario, folder).run(seed)
+
+
+class _Search:
+    def __init__(self, course: Course, scenario: Scenario, folder: Path) -> None:
+        self._course = course
+        self._scenario = scenario
+        self._folder = folder
+        self._made: list[_Made] = []
+
+    async def run(self, seed: int) -> Found | None:
+        search = steps(seed, self._course.options.start)
+        wanted = next(search)
+        while True:
+            made = await self._probe(*wanted)
+            self._made.append(made)
+            if self._course.stop.asked:
+                return None
+            if not made.trusted:
+                return self._found(_known(self._made), limited=True)
+            try:
+                wanted = search.send(made.probe.passed)
+            except StopIteration as over:
+                return self._found(over.value, limited=False)
+
+    async def _probe(self, scale: float, seed: int) -> _Made:
+        options = self._course.options
+        only = options.searched[0] if options.searched else None
+        scenario = shortened(self._scenario, scale, options.probe_s, only, options.probe_requests)
+        plan = Plan(scenario=scenario, schedule=build(scenario, seed))
+        misses = Misses(scenario, plan.schedule)
+        folder = self._folder / f"probe-{len(self._made) + 1:02}"
+        folder.mkdir()
+        await self._idle()
+        rate = len(plan.schedule.requests) / plan.total_s
+        title = f"{scenario.name} x {scale:.3g}, {rate:.1f}/s, seed {seed}"
+        report, _ = await measured(self._course, plan, folder, title, misses.too_many)
+        why = "attainment" if misses.cut else _why(report)
+        made = _Made(
+            probe=RateProbe(
+                scale=scale,
+                rate=rate,
+                seed=seed,
+                passed=not why,
+                attainment=report.totals.attainment,
+                why=why,
+            ),
+            report=report,
+            folder=folder,
+            trusted=not _client_breaches(report),
+        )
+        self._say(f"{title}: {_words(made, misses.cut)}")
+        return made
+
+    async def _idle(self) -> None:
+        """Wait until engines and gateway are; a server that is not says so in the next probe's warnings."""
+        pages = [scrape.Page(self._course.session, url) for url in self._course.options.scrape]
+        if pages and not await scrape.until_idle(pages, IDLE_S):
+            self._say(f"the server is not idle {IDLE_S:g} s after the probe before: the next one begins all the same")
+
+    def _found(self, bracket: tuple[float, float], *, limited: bool) -> Found:
+        low, high = bracket
+        best = next((one for one in self._made if one.probe.passed and one.probe.scale == low), self._made[-1])
+        report = self._kept(best)
+        return Found(
+            scale=low,
+            rate=best.probe.rate if low else 0.0,
+            failed_scale=high,
+            probes=tuple(one.probe for one in self._made),
+            report=report,
+            limited=limited,
+        )
+
+    def _kept(self, best: _Made) -> Report:
+        """The files of that probe, in the folder of the search, and its report with all probes in it."""
+        for file in best.folder.iterdir():
+            shutil.copy2(file, self._folder / file.name)
+        ending = files.read_basis(self._folder).ending
+        if ending is not None:
+            probes = tuple(one.probe for one in self._made)
+            files.end(self._folder, msgspec.structs.replace(ending, search=probes))
+        return rebuild(self._folder, rules)[0]
+
+    def _say(self, text: str) -> None:
+        if not self._course.options.quiet:
+            self._course.screen.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def _known(made: list[_Made]) -> tuple[float, float]:
+    """The highest scale that has passed on the first seed, and the lowest that has not, when a search ends early."""
+    passed = [one.probe.scale for one in made if one.probe.passed]
+    failed = [one.probe.scale for one in made if not one.probe.passed]
+    return max(passed, default=0.0), min(failed)
+
+
+def _why(report: Report) -> str:
+    """What a probe failed on; "" for nothing."""
+    broken = [rule.id for rule in report.validity.rules if rule.state is State.BREACH]
+    if broken:
+        return TOO_FEW if broken == ["V8"] else f"{CLIENT_LIMIT}: {', '.join(broken)}"
+    missed = [cell.name for cell in report.cells if cell.judged and (cell.figures.attainment or 0.0) < cell.target]
+    if missed:
+        return f"attainment of {missed[0]}"
+    if not report.slo_met:
+        return "attainment"
+    return "" if report.in_flight.stationary else "not stationary"
+
+
+def _client_breaches(report: Report) -> list[str]:
+    return [rule.id for rule in report.validity.rules if rule.state is State.BREACH and rule.id != "V8"]
+
+
+def _words(made: _Made, cut: bool) -> str:
+    share = "" if made.probe.attainment is None else f", {made.probe.attainment * 100:.1f} % within the SLO"
+    return f"{made.probe.why or 'passed'}{share}{' when it was cut off' if cut else ''}"

@@ -1,0 +1,73 @@
+"""From the folder of a run to what the validity rules look at: equal for the run that ends and the one made again."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from loadgen.bench.validity import Counted, Evidence, judged
+from loadgen.report.folder import Health, Run, Scrape
+from loadgen.report.parts import Validity
+from loadgen.report.run import RunReport
+
+CPU_SECONDS = 5  # V4 is of so long
+
+
+def rules(run: Run, made: RunReport) -> Validity:
+    """What `loadgen.report` asks of whoever makes a report."""
+    return judged(evidence(run, made), run.basis.allowed)
+
+
+def evidence(run: Run, made: RunReport) -> Evidence:
+    """Everything in one value."""
+    last = run.health[-1] if run.health else None
+    lags = [one.emit_lag_p99_ms for one in _lasts(run.scrapes) if one.emit_lag_p99_ms is not None]
+    return Evidence(
+        samples=run.samples,
+        probes=run.probes,
+        window_s=run.window_s,
+        least_ttft_ms=min(goal.slo.ttft.base_ms for goal in run.basis.goals),
+        closed=run.basis.closed,
+        loop_lag_ms=last.loop_lag_p99_ms if last else None,
+        cpu_share=_busiest(run.health),
+        local_failures=last.local_failures if last else {},
+        template_tokens=run.basis.template_tokens,
+        controlled=run.basis.length_control != "none",
+        largest_cell=round(max((cell.offered for cell in made.cells.values()), default=0)),
+        emit_lag_ms=max(lags, default=None),
+        server=_server(run),
+    )
+
+
+def _busiest(health: Sequence[Health]) -> float | None:
+    """The largest mean share of a core over some consecutive seconds, of any worker."""
+    by_worker = groupby(sorted(health, key=attrgetter("worker", "t_s")), key=attrgetter("worker"))
+    means = [mean for _, points in by_worker for mean in _means([one.cpu for one in points])]
+    return max(means, default=None)
+
+
+def _means(values: Sequence[float]) -> Iterable[float]:
+    size = min(CPU_SECONDS, len(values))
+    return (sum(values[first : first + size]) / size for first in range(len(values) - size + 1))
+
+
+def _server(run: Run) -> Counted | None:
+    """What all gateways that were looked at have counted between the first look and the last.
+
+    None where the last look was before the last answer: the run was killed, or a gateway did not answer any more.
+    """
+    gateways = [one for one in run.scrapes if one.gateway]
+    lasts, firsts = _lasts(gateways), _lasts(reversed(gateways))
+    ended_s = max((one.end_s for one in (*run.samples, *run.probes)), default=0.0)
+    if not gateways or run.basis.ending is None or any(one.t_s < ended_s for one in lasts):
+        return None
+    grown = {field: _sum(lasts, field) - _sum(firsts, field) for field in Counted.__struct_fields__}
+    return Counted(**{field: round(value) for field, value in grown.items()})
+
+
+def _lasts(scrapes: Iterable[Scrape]) -> list[Scrape]:
+    """The last look at each server."""
+    return list({one.name: one for one in scrapes}.values())
+
+
+def _sum(scrapes: Sequence[Scrape], field: str) -> float:
+    return sum(getattr(one, field) or 0.0 for one in scrapes)
