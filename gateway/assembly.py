@@ -185,7 +185,7 @@ def relay_rules(config: Config, timers: Timers) -> Rules:
         stale_s=timers.stale_socket_s,
         write_stall_s=timers.write_stall_s,
         after_end_s=AFTER_END_S * config.timeouts.scale,
-        tail_bytes=config.limits.stream_buffer_bytes,
+        tail_bytes=min(config.limits.stream_buffer_bytes, config.limits.sse_line_bytes),
         line_bytes=config.limits.sse_line_bytes,
     )
 

@@ -201,8 +201,12 @@ def _idle_fields(root: Mapping) -> Iterator[Problem]:
     length = mapping(root.get("length"))
     if length.get("kind") == "declared" and length.get("state_file") is not None:
         yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")
-    if mapping(mapping(root.get("classes")).get("batch")).get("on_late") == "downgrade":
+    batch = mapping(mapping(root.get("classes")).get("batch"))
+    if batch.get("on_late") == "downgrade":
         yield Problem(path=("classes", "batch", "on_late"), message="no class is less urgent than batch")
+    if _number(batch.get("reserved")) > 0:
+        message = "no class is less urgent than batch, so none could leave anything free for it"
+        yield Problem(path=("classes", "batch", "reserved"), message=message)
 
 
 def _classes(root: Mapping) -> Iterator[Problem]:
