@@ -25,7 +25,7 @@ from tests.kit.sockets import clients_of
 from tests.kit.stage import Stage, error_of, gathered, paced, stage
 from tests.kit.tenants import bearer, tenant
 
-pytestmark = [needs_redis, pytest.mark.serial, pytest.mark.timeout(120)]
+pytestmark = [needs_redis, pytest.mark.timeout(120)]
 
 WORKERS = 2
 ISOLATION = {"salt_secret": "s" * 40}
@@ -77,6 +77,7 @@ def is_whole(response: Response) -> bool:
     return response.clean and b"[DONE]" in response.body
 
 
+@pytest.mark.serial
 async def test_a_killed_worker_costs_its_own_streams_and_is_back_within_two_seconds(tmp_path: Path) -> None:
     async with workers(tmp_path) as stage:
         for engine in stage.engines:
@@ -276,6 +277,7 @@ async def test_workers_drain_when_their_supervisor_dies(tmp_path: Path) -> None:
         await until_async(gone, 10.0, "workers go on without a supervisor")
 
 
+@pytest.mark.serial
 async def test_a_worker_that_dies_again_and_again_waits_longer_and_longer(tmp_path: Path) -> None:
     async with workers(tmp_path) as stage:
         gaps = []

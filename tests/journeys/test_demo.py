@@ -17,7 +17,7 @@ import pytest
 
 from tests.kit.processes import Child, python, until
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TOTALS = {
     "offered", "ok", "rejected", "failed", "cancelled", "attainment", "output_tokens_per_s", "ttft_ms", "itl_ms",
@@ -73,6 +73,7 @@ def check_arithmetic(group: dict[str, object]) -> None:
     assert offered == ok + rejected + failed  # type: ignore[operator]
 
 
+@pytest.mark.serial
 async def test_a_demo_reports_what_it_did_and_keeps_its_files(tmp_path: Path) -> None:
     async with demo(tmp_path, "--seconds", "6", "--no-compare", "--json", "demo.json", "--out", "kept") as running:
         assert await running.wait(ENDS_S) == 0, running.text()
@@ -113,6 +114,7 @@ def check_page(page: str, totals: dict[str, object]) -> None:
     assert "round robin" not in page
 
 
+@pytest.mark.serial
 async def test_both_arms_get_the_same_load_and_stand_side_by_side(tmp_path: Path) -> None:
     # Seed 40 happens to ask for short answers: the test is about what comes out, not about waiting for it.
     options = ("--seconds", "3", "--rate", "5", "--seed", "40", "--json", "demo.json", "--out", "kept")
@@ -163,6 +165,7 @@ async def test_a_busy_port_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert f"Port {port} is in use" in running.text() and "--port" in running.text()
 
 
+@pytest.mark.serial
 async def test_on_a_terminal_the_picture_moves_and_no_color_is_honoured(tmp_path: Path) -> None:
     main, side = pty.openpty()
     name = os.ttyname(side)
