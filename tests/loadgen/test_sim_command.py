@@ -165,7 +165,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "forebay.yaml"
     path.write_text(
         "listen: {port: 1}\nendpoints: []\nclasses: {batch: {max_queued: 7, ceiling: 0.5}, bulk: {rank: 9, "
-        "queue_timeout_s: 5}}\nadmission: {max_queued_bytes: 2MiB, hold_s: 0.01, shed: off}\naffinity: {enabled: false}\n"
+        "queue_timeout_s: 5}}\nadmission: {max_queued_bytes: 2MiB, drain_lag_s: 3, shed: off}\naffinity: {enabled: false}\n"
     )
     given = inputs.read("mixed-lengths", None, path, [])
     settings = given.policy.settings
@@ -176,7 +176,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     assert settings.max_queued_bytes == 2 << 20
     assert settings.affinity is None
     assert settings.shed == "off"
-    assert given.without_effect == ("admission.hold_s",)
+    assert given.without_effect == ("admission.drain_lag_s",)
 
 
 @pytest.mark.parametrize(

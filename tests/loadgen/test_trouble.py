@@ -11,12 +11,13 @@ import pytest
 
 from loadgen.faults import FaultError
 from loadgen.report.record import Outcome
-from loadgen.schedule import Planned, Schedule, build
+from loadgen.schedule import Schedule, build
 from loadgen.sim.arm import Arm, simulate
 from loadgen.sim.loop import Timing
 from loadgen.sim.timeline import read
 from loadgen.workload.prompts import Block
 from tests.loadgen.simulations import TEXT, arm, mini
+from tests.loadgen.test_sim import planned, schedule
 from tests.loadgen.test_sim_command import called
 
 ENGINES = ("e0", "e1")
@@ -26,10 +27,10 @@ LOST = (Outcome.ERROR_STREAM, Outcome.ERROR_STATUS, Outcome.REJECTED_CAPACITY, O
 class Ran:
     """The core through a small scenario of 24 s with faults, audited after each event, and its journal."""
 
-    def __init__(self, where: Path, *faults: str, schedule: Schedule | None = None, **fields: Any) -> None:
+    def __init__(self, where: Path, *faults: str, plan: Schedule | None = None, **fields: Any) -> None:
         made: Arm = arm(faults=faults, check=True, journal=where / "journal.jsonl", **fields)
         self.arm = msgspec.structs.replace(made, policy=msgspec.structs.replace(made.policy, first_byte_s=1.0))
-        floor = simulate(self.arm, schedule or build(self.arm.scenario, 3), 3)
+        floor = simulate(self.arm, plan or build(self.arm.scenario, 3), 3)
         self.samples, self.engines = floor.samples, floor.engines
         told = (where / "journal.jsonl").read_text().splitlines()[1:]
         self.told: list[dict[str, Any]] = [json.loads(line) for line in told]
@@ -56,24 +57,9 @@ class Ran:
 
 def asking(*times: float) -> Schedule:
     """One prompt, at these times."""
-    requests = tuple(
-        Planned(
-            id=number,
-            t=at,
-            tenant="chat",
-            priority="interactive",
-            cls="short",
-            input_tokens=102,
-            output_tokens=5,
-            max_tokens=None,
-            cancel_after_s=None,
-            measured=True,
-            system=None,
-            blocks=(Block(namespace="t", id=0, tokens=100),),
-        )
-        for number, at in enumerate(times)
-    )
-    return Schedule(name="made", seed=0, window_start_s=0.0, window_end_s=20.0, requests=requests)
+    block = Block(namespace="t", id=0, tokens=100)
+    requests = (planned(number, at, blocks=(block,)) for number, at in enumerate(times))
+    return schedule(*requests, end_s=20.0)
 
 
 # ---- engines
@@ -95,7 +81,7 @@ def test_a_dead_engine_is_found_out_avoided_and_taken_back_with_an_empty_cache(t
 
 def test_a_process_that_comes_back_before_anybody_noticed_has_lost_its_cache(tmp_path: Path) -> None:
     for faults, cached in (((), 96), (("crash@4-4.01",), 0)):
-        ran = Ran(tmp_path, *faults, fleet=mini(1), schedule=asking(2.0, 6.0))
+        ran = Ran(tmp_path, *faults, fleet=mini(1), plan=asking(2.0, 6.0))
         assert not ran.of("EndpointDown")
         assert [(one.outcome, one.cached_tokens) for one in ran.samples] == [(Outcome.OK, 0), (Outcome.OK, cached)]
 
@@ -139,8 +125,8 @@ def test_what_an_engine_refuses_for_the_clients_sake_is_not_tried_again(tmp_path
 
 @pytest.mark.parametrize(("fault", "prefill", "decode"), [("slow_prefill:4", 4, 1), ("slow_decode:3", 1, 3)])
 def test_a_slow_engine_takes_so_many_times_as_long(tmp_path: Path, fault: str, prefill: float, decode: float) -> None:
-    usual, ran = Ran(tmp_path, schedule=asking(6.0)), Ran(tmp_path, f"{fault}@5-", schedule=asking(6.0))
-    late = Ran(tmp_path, f"{fault}@7-", schedule=asking(6.0))
+    usual, ran = Ran(tmp_path, plan=asking(6.0)), Ran(tmp_path, f"{fault}@5-", plan=asking(6.0))
+    late = Ran(tmp_path, f"{fault}@7-", plan=asking(6.0))
     first, slow = usual.samples[0], ran.samples[0]
     assert slow.reads[0] - 6.0003 == pytest.approx(prefill * (first.reads[0] - 6.0003))
     assert slow.reads[-1] - slow.reads[0] == pytest.approx(decode * (first.reads[-1] - first.reads[0]))
