@@ -1,115 +1,154 @@
-"""Reads one streamed chat answer: what arrives is stamped and counted, and judged when it has ended.
+"""Judges one answer from what was read of it and when, after the fact: nothing here runs inside a read.
 
-Nothing is decoded while the stream runs: two searches per read tell whether it carries tokens and whether it must be
-looked at later. An answer is good only with a finish reason, the end marker, and no error event: a stream that was
-cut, at whatever byte, never passes for a success.
+An answer is good only when HTTP says it is complete, it said why it ended, its end mark came, and no error event did:
+a stream that was cut, at whatever byte, never passes for a success. An event counts for the read that made it whole.
 """
 
-import re
 from collections.abc import Iterator
 
 import msgspec
 
+from loadgen.client.events import CONTENT, NOTHING, Events, words
+from loadgen.client.values import Api
 from loadgen.report.record import Outcome, Sample
 
-_TOKEN = re.compile(rb'"(?:content|reasoning|reasoning_content|arguments)": ?"[^"]')
-_NOTABLE = re.compile(rb'"usage": ?\{|"error"|"finish_reason": ?"|\[DONE\]')
-_END = b"\n\n"
+
+class Stream:
+    """An answer of server-sent events, taken read by read."""
+
+    __slots__ = ("_events", "_sample", "_spoiled", "_tail")
+
+    def __init__(self, api: Api, sample: Sample, said: list[str] | None = None) -> None:
+        """`sample` gets the times of reads that carry tokens, and what usage says; `said` the text of the answer."""
+        self._events = Events(api, sample, said)
+        self._sample = sample
+        self._tail: list[bytes] = []
+        self._spoiled = False
+
+    def take(self, when_s: float, data: bytes) -> None:
+        """`data` of the body, read at `when_s` of the run."""
+        if self._spoiled or self._events.error:
+            return
+        tokens = content = 0
+        try:
+            for payload in self._payloads(data):
+                bears = self._events.event(payload)
+                tokens += bears != NOTHING
+                content += bears == CONTENT
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._spoiled = True
+        if tokens:
+            sample = self._sample
+            sample.reads.append(when_s)
+            sample.read_tokens.append(tokens)
+            sample.token_events += tokens
+            if content and not sample.content_s:
+                sample.content_s = when_s
+
+    def end(self, *, complete: bool) -> Outcome:
+        """What this answer was; `complete` as HTTP sees it. Sets the sample's reason where something went wrong."""
+        if self._events.error:
+            self._sample.reason = self._events.error
+            return Outcome.ERROR_STREAM
+        if self._spoiled:
+            self._sample.reason = "an event is no JSON of this API"
+            return Outcome.ERROR_PROTOCOL
+        return Outcome.OK if complete and self._events.finished and self._events.marked else Outcome.TRUNCATED
+
+    def _payloads(self, data: bytes) -> Iterator[bytes]:
+        if self._tail:
+            self._tail.append(data)
+            if b"\n" not in data and b"\r" not in data:  # a long event in many reads is joined once
+                return
+            data = b"".join(self._tail)
+            self._tail.clear()
+        held = b""
+        if b"\r" in data:  # the other line ends that the standard allows; the last one may be half of one
+            held = b"\r" if data.endswith(b"\r") else b""
+            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *events, tail = data.split(b"\n\n")
+        if tail or held:
+            self._tail.append(tail + held)
+        for event in events:
+            if event.startswith(b"data: ") and b"\n" not in event:
+                yield event[6:]
+                continue
+            lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+            if lines:
+                yield b"\n".join(lines)
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+class Whole:
+    """An answer that comes at once."""
+
+    __slots__ = ("_api", "_last_s", "_pieces", "_said", "_sample")
+
+    def __init__(self, api: Api, sample: Sample, said: list[str] | None = None) -> None:
+        """`sample` gets the time of the last read, and what usage says; `said` the text of the answer."""
+        self._api = api
+        self._said = said
+        self._sample = sample
+        self._pieces: list[bytes] = []
+        self._last_s = 0.0
+
+    def take(self, when_s: float, data: bytes) -> None:
+        """`data` of the body, read at `when_s` of the run."""
+        self._pieces.append(data)
+        self._last_s = when_s
+
+    def end(self, *, complete: bool) -> Outcome:
+        """As of a stream."""
+        if not complete:
+            return Outcome.TRUNCATED
+        events = Events(self._api, self._sample, self._said)
+        try:
+            events.whole(b"".join(self._pieces))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._sample.reason = "the answer is no JSON of this API"
+            return Outcome.ERROR_PROTOCOL
+        if events.error:
+            self._sample.reason = events.error
+            return Outcome.ERROR_STREAM
+        self._sample.reads.append(self._last_s)
+        self._sample.read_tokens.append(0)
+        return Outcome.OK if events.finished and events.marked else Outcome.TRUNCATED
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: _Details | None = None
+class Refusal:
+    """An answer other than 200."""
 
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class _Error(msgspec.Struct):
-    code: str | int | None = None
-    message: str = ""
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: _Error | None = None
-
-
-class _Refusal(msgspec.Struct):
-    error: _Error
-
-
-_chunk = msgspec.json.Decoder(_Chunk)
-_refusal = msgspec.json.Decoder(_Refusal)
-
-
-class Answer:
-    """The body of one 200 answer, fed read by read."""
+    __slots__ = ("_pieces", "_sample")
 
     def __init__(self, sample: Sample) -> None:
-        """`sample` gets the stamps as they come, usage and outcome at the end."""
+        """`sample` has status and, with our gateway, the reason."""
         self._sample = sample
-        self._tail = b""
-        self._notable: list[bytes] = []
+        self._pieces: list[bytes] = []
 
-    def feed(self, data: bytes, now_s: float) -> None:
-        """Bytes that were read at `now_s`. An event counts when it is whole."""
-        if self._tail:
-            data = self._tail + data
-        whole = len(data) if data.endswith(_END) else data.rfind(_END) + len(_END)
-        if whole < len(_END):
-            self._tail = data
-            return
-        self._tail, data = data[whole:], data[:whole]
-        tokens = len(_TOKEN.findall(data))
-        if tokens:
-            self._sample.reads.append(now_s)
-            self._sample.token_events += tokens
-        if _NOTABLE.search(data):
-            self._notable.append(data)
+    def take(self, when_s: float, data: bytes) -> None:
+        """`data` of the body."""
+        self._pieces.append(data)
 
-    def end(self) -> Outcome:
-        """The connection has no more: what this answer was. Sets usage and reason on the sample."""
-        finished = marked = False
-        try:
-            for payload in self._payloads():
-                if payload == b"[DONE]":
-                    marked = True
-                    continue
-                chunk = _chunk.decode(payload)
-                if chunk.error is not None:
-                    self._sample.reason = _words(chunk.error)
-                    return Outcome.ERROR_STREAM
-                self._take(chunk.usage)
-                finished = finished or any(choice.finish_reason for choice in chunk.choices)
-                if any(choice.finish_reason == "abort" for choice in chunk.choices):
-                    self._sample.reason = "abort"
-                    return Outcome.ERROR_STREAM
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self._sample.reason = "an event is not JSON of a chat chunk"
-            return Outcome.ERROR_PROTOCOL
-        return Outcome.OK if finished and marked else Outcome.TRUNCATED
+    def end(self, *, complete: bool) -> Outcome:
+        """What it was, complete or not: the status said it."""
+        sample = self._sample
+        sample.reason = sample.reason or _reason_of(b"".join(self._pieces))
+        return _refused(sample.status, sample.reason)
 
-    def _payloads(self) -> Iterator[bytes]:
-        for events in self._notable:
-            for line in events.split(b"\n"):
-                if line.startswith(b"data:"):
-                    yield line[5:].strip()
 
-    def _take(self, usage: _Usage | None) -> None:
-        if usage is None:
-            return
-        self._sample.prompt_tokens = usage.prompt_tokens
-        self._sample.output_tokens = usage.completion_tokens
-        self._sample.cached_tokens = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
+class Page:
+    """The answer to a question that is no generation: its status is all there is to judge."""
 
+    __slots__ = ()
+
+    def take(self, when_s: float, data: bytes) -> None:
+        """`data` of the body."""
+
+    def end(self, *, complete: bool) -> Outcome:
+        """Good when it is complete."""
+        return Outcome.OK if complete else Outcome.TRUNCATED
+
+
+Answer = Stream | Whole | Refusal | Page
 
 _CAPACITY = (
     "overloaded",
@@ -123,20 +162,25 @@ _CAPACITY = (
 )
 
 
-def refused(status: int, reason: str) -> Outcome:
-    """What an answer other than 200 is; `reason` is the gateway's header, "" without one."""
+class _Body(msgspec.Struct):
+    error: object = None
+    message: object = None
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def _refused(status: int, reason: str) -> Outcome:
     if status in (503, 529) or reason in _CAPACITY:
         return Outcome.REJECTED_CAPACITY
     return Outcome.REJECTED_QUOTA if status == 429 else Outcome.ERROR_STATUS
 
 
-def reason_of(body: bytes) -> str:
+def _reason_of(body: bytes) -> str:
     """The code or the first 80 characters of an error body."""
     try:
-        return _words(_refusal.decode(body).error)
+        said = _body.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return body[:80].decode("utf-8", "replace")
-
-
-def _words(error: _Error) -> str:
-    return str(error.code) if error.code else error.message[:80]
+    found = said.error or said.message
+    return words(found) if found else body[:80].decode("utf-8", "replace")

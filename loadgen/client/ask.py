@@ -1,14 +1,13 @@
 """One request by itself: for a preflight, a probe, a shared prefix that is to be known before the run."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import aiohttp
-import msgspec
-
-from loadgen.client.answer import reason_of, refused
-from loadgen.client.values import Target
+from loadgen.client.exchange import Exchange, Request, Rules
+from loadgen.client.route import Pools, Route
+from loadgen.client.values import Api, Target
 from loadgen.report.record import Outcome, Sample
 
 
@@ -32,36 +31,43 @@ class Reply:
 
 async def ask(target: Target, question: Question, *, timeout_s: float = 30.0, connect_s: float = 5.0) -> Reply:
     """Ask and wait for the answer. Never raises for what the server does: the sample's outcome and reason tell."""
-    body: dict[str, object] = {"model": target.model, "messages": [{"role": "user", "content": question.text}]}
-    body |= {"max_tokens": question.max_tokens, "stream": question.stream, **question.params}
-    return await _exchange(target, "POST", "chat/completions", body, aiohttp.ClientTimeout(timeout_s, connect_s))
+    pools = Pools(connect_s)
+    fields = {**_prompt(target.api, question), "stream": question.stream, **question.params}
+    return await _exchanged(Route(target, pools).question(fields), pools, timeout_s, streamed=question.stream)
 
 
 async def fetch(target: Target, path: str, *, timeout_s: float = 30.0, connect_s: float = 5.0) -> Reply:
     """GET `path` below the target's `/v1`, for example `models`. Never raises for what the server does."""
-    return await _exchange(target, "GET", path, None, aiohttp.ClientTimeout(timeout_s, connect_s))
+    pools = Pools(connect_s)
+    return await _exchanged(Route(target, pools).get(path), pools, timeout_s, streamed=False)
 
 
-async def _exchange(target: Target, method: str, path: str, body: object, timeout: aiohttp.ClientTimeout) -> Reply:
-    began = time.monotonic()
+def _prompt(api: Api, question: Question) -> dict[str, object]:
+    if api == "completions":
+        return {"prompt": question.text, "max_tokens": question.max_tokens}
+    if api == "responses":
+        return {"input": question.text, "max_output_tokens": question.max_tokens, "store": False}
+    return {"messages": [{"role": "user", "content": question.text}], "max_tokens": question.max_tokens}
+
+
+async def _exchanged(request: Request, pools: Pools, timeout_s: float, *, streamed: bool) -> Reply:
     sample = Sample(
-        id=0, tenant="", priority="", measured=False, input_tokens=0, planned_output=0, leaves=False, sched_s=0.0
+        id=0,
+        tenant="",
+        priority="",
+        measured=False,
+        input_tokens=0,
+        planned_output=0,
+        leaves=False,
+        sched_s=0.0,
+        streamed=streamed,
     )
-    headers = {"content-type": "application/json", **target.headers}
-    if target.key:
-        headers["authorization"] = f"Bearer {target.key}"
-    data, raw = None if body is None else msgspec.json.encode(body), b""
+    ended = asyncio.Event()
+    exchange = Exchange(sample, request, Rules(zero=time.monotonic(), timeout_s=timeout_s), lambda _: ended.set())
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            url = f"{target.shown.removesuffix('/v1')}/v1/{path}"
-            async with session.request(method, url, data=data, headers=headers) as response:
-                raw = await response.read()
-                sample.status = response.status
-                sample.reason = "" if response.status == 200 else reason_of(raw)
-                sample.outcome = Outcome.OK if response.status == 200 else refused(response.status, "")
-    except TimeoutError:
-        sample.outcome = Outcome.TIMEOUT
-    except (aiohttp.ClientError, OSError) as error:
-        sample.outcome, sample.reason = Outcome.ERROR_CONNECT, (str(error) or type(error).__name__)[:80]
-    sample.end_s = time.monotonic() - began
-    return Reply(sample=sample, body=raw)
+        exchange.begin(None)
+        await ended.wait()
+    finally:
+        exchange.end(Outcome.UNFINISHED)
+        pools.close()
+    return Reply(sample=sample, body=b"".join(exchange.kept))

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 from urllib.parse import unquote, urlsplit
 
 from loadgen.report.record import Sample
+from loadgen.workload.bodies import Api as Api
+from loadgen.workload.dialog import Control
 
-Api = Literal["chat", "completions", "responses", "messages"]
 APIS: tuple[Api, ...] = get_args(Api)
-LengthControl = Literal["marker", "ignore_eos", "min_tokens", "none"]
+LengthControl = Control
 OTHERS = ""  # the key of the targets of every tenant that has none of its own
 
 

@@ -84,6 +84,7 @@ class Tally:
             counts.rejected += 1
         else:
             counts.failed += 1
+            counts.sent += sample.outcome is Outcome.DROPPED  # it ended without having gone out
 
     def sums(self) -> tuple[int, int, int, int]:
         """Sent, ended, rejected, failed over all groups."""

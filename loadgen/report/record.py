@@ -77,11 +77,21 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             yield "e2e", sample.e2e_ms / self.e2e_ms
 
 
+class Try(msgspec.Struct, frozen=True, kw_only=True):
+    """A try of a request that its client did not leave it at."""
+
+    sent_s: float
+    end_s: float
+    status: int
+    outcome: Outcome
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Sample:
     """One request, filled in as it goes; 0.0 = never happened.
 
-    `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had.
+    `sent_s` is of the first try. `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had.
     `pool`, `endpoint`, `attempts` and `queued_s` are what the gateway says in its headers, or what a simulation knows.
     """
 
@@ -113,6 +123,7 @@ class Sample:
     turn: int = 0
     streamed: bool = True
     tries: int = 1  # of this client
+    earlier: tuple[Try, ...] = ()  # all but the last
     worker: int = 0  # the process that sent it
     pool: str = ""
     endpoint: str = ""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from loadgen.client import OTHERS, Client, ClientOptions, Target, Watcher
-from loadgen.client.answer import Answer
+from loadgen.client.answer import Stream
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Block, Prose
@@ -53,10 +53,10 @@ def sample() -> Sample:
 
 def fed(*reads: bytes) -> tuple[Outcome, Sample]:
     got = sample()
-    answer = Answer(got)
+    answer = Stream("chat", got)
     for number, data in enumerate(reads):
-        answer.feed(data, number + 1.0)
-    return answer.end(), got
+        answer.take(number + 1.0, data)
+    return answer.end(complete=True), got
 
 
 # ---- one answer

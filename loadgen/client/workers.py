@@ -1,0 +1,204 @@
+"""Several processes share a schedule: their samples come to this one while it goes.
+
+The parts of a conversation stay with one worker; everything else is dealt out in turn. All start by one clock. A
+worker that dies ends the run with an error; whatever ends the run ends the workers.
+"""
+
+import asyncio
+import pickle
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from loadgen import tasks
+from loadgen.client.notes import LENGTH, Beat, Done, Ended, Job, Note, Order, Ready, Sent, Stop, Zero, fill, framed
+from loadgen.client.sender import Beholder, Share, Targets, planned_sample
+from loadgen.client.values import ClientError, ClientOptions
+from loadgen.report.record import Sample
+from loadgen.workload.planned import Planned
+from loadgen.workload.prompts import Prose
+
+ARGV = (sys.executable, "-m", "loadgen.client.worker")
+_WORDS = 12  # last lines of what a dead worker said
+_END_S = 2.0  # from the end of a run to SIGKILL
+_notes = msgspec.msgpack.Decoder(list[Note])
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Workers:
+    """One run of one schedule by `options.workers` processes."""
+
+    def __init__(self, share: Share, targets: Targets, options: ClientOptions, beholder: Beholder) -> None:
+        """`options.max_open` is shared out among them."""
+        self._share = share
+        self._targets = targets
+        self._options = options
+        self._beholder = beholder
+        self._planned = {one.id: one for one in share.requests}
+        self._samples: dict[int, Sample] = {}
+        self._workers: list[_Worker] = []
+
+    async def run(self, prose: Prose, begun: Callable[[], float]) -> list[Sample]:
+        """As `Sender.run`. ClientError when a worker dies."""
+        count = self._options.workers
+        options = replace(self._options, workers=1, max_open=max(1, self._options.max_open // count))
+        try:
+            for number, requests in enumerate(dealt(self._share.requests, count)):
+                share = replace(self._share, requests=requests, worker=number)
+                worker = _Worker(number, self._heard)
+                self._workers.append(worker)
+                await worker.start(Job(share=share, targets=self._targets, options=options, prose=prose))
+            await self._all(worker.ready.wait() for worker in self._workers)
+            zero = begun()
+            for worker in self._workers:
+                worker.tell(Zero(zero))
+            await self._all(worker.done.wait() for worker in self._workers)
+        finally:
+            await asyncio.gather(*(worker.end() for worker in self._workers))
+        return sorted(self._samples.values(), key=lambda one: (one.sched_s, one.id))
+
+    def stop(self, grace_s: float) -> None:
+        """As `Sender.stop`."""
+        for worker in self._workers:
+            worker.tell(Stop(grace_s))
+
+    async def _all(self, waits: Iterable[object]) -> None:
+        """Until all of it has come; ClientError when a worker dies first."""
+        waiting = tasks.start(_gathered(waits), "waiting for workers")
+        deaths = [tasks.start(worker.death(), "watch over a worker") for worker in self._workers]
+        try:
+            await asyncio.wait({waiting, *deaths}, return_when=asyncio.FIRST_COMPLETED)
+            for death in deaths:
+                if death.done():
+                    raise death.result()
+        finally:
+            for task in (waiting, *deaths):
+                task.cancel()
+            await asyncio.wait({waiting, *deaths})
+
+    def _heard(self, number: int, note: Note) -> None:
+        if isinstance(note, Sent):
+            sample = self._sample(number, note.id, note.sched_s)
+            sample.sent_s = note.sent_s
+            self._beholder.sent(sample)
+        elif isinstance(note, Ended):
+            known = self._samples.get(note.id) or self._sample(number, note.id, note.sched_s)
+            fill(known, note)
+            self._beholder.ended(known)
+        elif isinstance(note, Beat):
+            self._beholder.pulse(note.pulse)
+
+    def _sample(self, number: int, id_: int, sched_s: float) -> Sample:
+        sample = planned_sample(self._planned[id_], sched_s, replace(self._share, worker=number))
+        self._samples[id_] = sample
+        return sample
+
+
+def dealt(requests: Iterable[Planned], count: int) -> list[tuple[Planned, ...]]:
+    """The requests of each of `count` workers, in their order; what comes after another goes where that one went."""
+    hands: list[list[Planned]] = [[] for _ in range(count)]
+    places: dict[int, int] = {}
+    turn = 0
+    for planned in requests:
+        if planned.after is None:
+            place, turn = turn % count, turn + 1
+        else:
+            place = places[planned.after]
+        places[planned.id] = place
+        hands[place].append(planned)
+    return [tuple(hand) for hand in hands]
+
+
+async def _gathered(waits: Iterable[object]) -> None:
+    await asyncio.gather(*waits)  # type: ignore[call-overload]
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, number: int, heard: Callable[[int, Note], None]) -> None:
+        self.ready = asyncio.Event()
+        self.done = asyncio.Event()
+        self._number = number
+        self._heard = heard
+        self._words: deque[str] = deque(maxlen=_WORDS)
+        self._process: asyncio.subprocess.Process | None = None
+        self._ears: list[asyncio.Task[None]] = []
+
+    async def start(self, job: Job) -> None:
+        """Start it and give it its job. It has no terminal: Ctrl-C reaches this process alone."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *ARGV, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        self._process = process
+        self._ears = [
+            tasks.start(self._listen(process), f"notes of worker {self._number}"),
+            tasks.start(self._overhear(process), f"words of worker {self._number}"),
+        ]
+        self._write(pickle.dumps(job))
+
+    def tell(self, order: Order) -> None:
+        """Give it an order."""
+        self._write(_encode(order))
+
+    async def death(self) -> ClientError:
+        """What to say of its end, if it ends before it is done."""
+        process = self._running()
+        status = await process.wait()
+        await asyncio.wait(self._ears)
+        if self.done.is_set():
+            await asyncio.Event().wait()
+        words = "\n".join(self._words) or "It said nothing."
+        return ClientError(f"worker {self._number} ended with status {status} before its work was done. {words}")
+
+    async def end(self) -> None:
+        """It is gone on return."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        await asyncio.wait(self._ears)
+
+    def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise ClientError(f"worker {self._number} was not started")
+        return self._process
+
+    def _write(self, data: bytes) -> None:
+        stdin = self._running().stdin
+        if stdin is not None and not stdin.is_closing():
+            stdin.write(framed(data))
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            return
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
+                for note in _notes.decode(await process.stdout.readexactly(length)):
+                    self._take(note)
+
+    def _take(self, note: Note) -> None:
+        if isinstance(note, Ready):
+            self.ready.set()
+        elif isinstance(note, Done):
+            self.done.set()
+        else:
+            self._heard(self._number, note)
+
+    async def _overhear(self, process: asyncio.subprocess.Process) -> None:
+        if process.stderr is not None:
+            async for line in process.stderr:
+                self._words.append(line.decode("utf-8", "replace").rstrip())
