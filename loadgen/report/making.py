@@ -1,5 +1,6 @@
 """From all that is known of a run to its report. The figures are those of `run.report`, as in the simulator."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -122,28 +123,40 @@ def _blocks(run: Run) -> tuple[CellBlocks, ...]:
     start_s, end_s = run.window_s
     count = max(1, round((end_s - start_s) / BLOCK_S))
     slo_of = run.basis.slo_of()
-    by_cell: dict[CellKey, list[list[Judged]]] = defaultdict(lambda: [[] for _ in range(count)])
+    judged: dict[CellKey, list[list[Judged]]] = defaultdict(lambda: [[] for _ in range(count)])
+    received: dict[CellKey, list[float]] = defaultdict(lambda: [0.0] * count)
     for one in run.samples:
+        _receive(one, start_s, received[cell_of(one)])
         if counts(one):
             place = min(count - 1, max(0, int((one.sched_s - start_s) / BLOCK_S)))
-            by_cell[cell_of(one)][place].append(judge(one, slo_of(one)))
+            judged[cell_of(one)][place].append(judge(one, slo_of(one)))
     return tuple(
-        CellBlocks(cls=key[0], tenant=key[1], priority=key[2], blocks=tuple(_block(group) for group in groups))
-        for key, groups in sorted(by_cell.items())
+        CellBlocks(cls=key[0], tenant=key[1], priority=key[2], blocks=tuple(map(_block, groups, received[key])))
+        for key, groups in sorted(judged.items())
     )
 
 
-def _block(judged: Sequence[Judged]) -> Block:
+def _receive(sample: Sample, start_s: float, received: list[float]) -> None:
+    """Add the tokens of an answer to the blocks in which they were read."""
+    if sample.reads:
+        first = max(0, int((sample.reads[0] - start_s) / BLOCK_S))
+        last = min(len(received) - 1, int((sample.reads[-1] - start_s) / BLOCK_S))
+        for place in range(first, last + 1):
+            begins_s = start_s + place * BLOCK_S
+            received[place] += sample.tokens_between(begins_s, begins_s + BLOCK_S)
+
+
+def _block(judged: Sequence[Judged], received: float) -> Block:
     ok = [one.sample for one in judged if one.sample.outcome is Outcome.OK]
     return Block(
         offered=len(judged),
         good=sum(one.good for one in judged),
         rejected=sum(one.sample.outcome in REJECTED for one in judged),
-        output_tokens=sum(one.tokens for one in ok),
+        output_tokens=round(received, 2),
         prompt_tokens=sum(one.prompt_tokens or one.input_tokens for one in ok),
         cached_tokens=sum(one.cached_tokens or 0 for one in ok),
         ttft_ms=tuple(
-            float("inf") if one.ttft_ms is None else round(one.ttft_ms, 2) for one in judged if one.sample.streamed
+            math.inf if one.ttft_ms is None else round(one.ttft_ms, 2) for one in judged if one.sample.streamed
         ),
         tpot_ms=tuple(round(one.tpot_ms, 3) for one in judged if one.tpot_ms is not None),
         stall_ms=tuple(round(one.stall_ms, 2) for one in judged if one.stall_ms is not None),

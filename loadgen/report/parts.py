@@ -57,7 +57,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For people."""
+        """All of it, for people."""
         return " ".join(part for part in (self.tenant, self.cls, self.priority) if part)
 
 
@@ -207,7 +207,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """What came of the requests of one cell that arrived in one block of 10 s: what intervals are drawn from.
 
     `ttft_ms` has one entry for each streamed request offered (inf: never), `tpot_ms` and `stall_ms` for each complete
-    one that has it.
+    one that has it. `output_tokens` are those read in these 10 s, whenever asked for.
     """
 
     offered: int = 0

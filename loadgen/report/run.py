@@ -10,17 +10,15 @@ is not stationary is overloaded, whatever its attainment.
 import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from random import Random
-from typing import TypeVar
 
 from loadgen.report.figures import Figures, Judged, SloOf, counts, curve, figures, judge
 from loadgen.report.pauses import Pauses
 from loadgen.report.record import Outcome, Sample, Slo
+from loadgen.report.resampling import resampled
 
 BLOCK_S = 10.0
-RESAMPLES = 2000
 FEW_SEEDS = 5
 DRIFT_REQUESTS = 5.0
 DRIFT_SHARE = 0.2
@@ -199,7 +197,7 @@ def interval(reports: Sequence[RunReport]) -> tuple[float, float] | None:
 
 def resampled_share(blocks: Sequence[Block]) -> tuple[float, float] | None:
     """95 % of good / offered, by resampling blocks of both; None of fewer than two that have anything."""
-    return _resampled([block for block in blocks if block[1]], _share)
+    return resampled([block for block in blocks if block[1]], _share)
 
 
 def difference(ours: Sequence[RunReport], theirs: Sequence[RunReport]) -> tuple[float, float] | None:
@@ -208,11 +206,10 @@ def difference(ours: Sequence[RunReport], theirs: Sequence[RunReport]) -> tuple[
     if len(pairs) >= FEW_SEEDS:
         return _over_seeds([(a.totals.attainment or 0.0) - (b.totals.attainment or 0.0) for a, b in pairs])
     blocks = [both for a, b in pairs for both in zip(a.blocks, b.blocks, strict=True) if both[0][1] and both[1][1]]
-    return _resampled(blocks, lambda chosen: _share([a for a, _ in chosen]) - _share([b for _, b in chosen]))
+    return resampled(blocks, lambda chosen: _share([a for a, _ in chosen]) - _share([b for _, b in chosen]))
 
 
 _T95 = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-T = TypeVar("T")
 
 
 def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
@@ -221,15 +218,6 @@ def _over_seeds(values: Sequence[float]) -> tuple[float, float]:
     spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)
     half = _T95.get(count, _T95[10]) * spread
     return mean - half, mean + half
-
-
-def _resampled(blocks: Sequence[T], value: Callable[[Sequence[T]], float]) -> tuple[float, float] | None:
-    """The middle 95 % of a value over as many blocks, drawn again and again."""
-    if len(blocks) < 2:
-        return None
-    random = Random(0)
-    drawn = sorted(value(random.choices(blocks, k=len(blocks))) for _ in range(RESAMPLES))
-    return drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
 
 
 def _share(blocks: Sequence[Block]) -> float:
