@@ -145,13 +145,11 @@ class _Compared:
 
     def rows(self, metrics: Sequence[str]) -> Iterator[Row]:
         before, after = self._blocks
-        for key in before:
-            if key in after and (key == ALL or min(_offered(before[key]), _offered(after[key])) >= SUFFICIENT):
+        for key in (key for key in before if key in after):
+            if key == ALL or min(_offered(before[key]), _offered(after[key])) >= SUFFICIENT:
                 values = [_Values(cells[key]) for cells in self._blocks]
-                for name in metrics:
-                    made = self._row(key, METRICS[name], values)
-                    if made is not None:
-                        yield made
+                made = [self._row(key, METRICS[name], values) for name in metrics]
+                yield from (row for row in made if row is not None)
 
     def _row(self, key: tuple[str, str, str], metric: Metric, values: "Sequence[_Values]") -> Row | None:
         if metric.name == "j_share":
