@@ -4,21 +4,25 @@ Field names are those of loadgen.md 4.1. A field that is not known is an error, 
 reads makes a benchmark lie. `Scenario` is a value; the options of a command make a changed copy of it.
 """
 
+import hashlib
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 
 from loadgen.report.record import Slo, TtftLimit
-from loadgen.workload.arrivals import Arrivals, Sessions
+from loadgen.workload import yaml_source
+from loadgen.workload.arrivals import Arrivals, Closed, Sessions
 from loadgen.workload.caps import TELLING, Absent, Cap
 from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
 from loadgen.workload.fields import ScenarioError as ScenarioError
 from loadgen.workload.lengths import Empirical, Length
-from loadgen.workload.recipes import Prefix, Prompt
+from loadgen.workload.recipes import LEAST_TOOLS, Prefix, Prompt
 from loadgen.workload.trace import Trace
+from loadgen.workload.yaml_source import Path as Where
+from loadgen.workload.yaml_source import Source, SourceError, explained, written
 
 EVERY_CLASS = "all"
 
@@ -65,7 +69,7 @@ class Tenant(Fields, frozen=True):
     """
 
     name: str
-    arrivals: Arrivals | Sessions | Trace
+    arrivals: Arrivals | Closed | Sessions | Trace
     priority: str = "standard"
     weight: Positive = 1.0
     key_env: str | None = None
@@ -134,6 +138,10 @@ class Scenario(Fields, frozen=True):
         """Tenants whose `max_tokens` follows from the planned answer: the system under test knows what it should not."""
         return [tenant.name for tenant in self.tenants if isinstance(tenant.max_tokens, TELLING)]
 
+    def digest(self) -> str:
+        """The sha256 of all it says, defaults included."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
     def lasting(self, total_s: float) -> "Scenario":
         """The same load for `total_s` seconds in all, a tenth of it (5 s at most) as warm-up, without a tail."""
         warmup_s = min(5.0, total_s / 10)
@@ -196,44 +204,73 @@ def standard(name: str) -> Scenario:
     """The scenario of that name that comes with the package; ScenarioError if there is none."""
     if name not in names():
         raise ScenarioError(f"no scenario is called {name}; there are {', '.join(names())}")
-    return load(resources.files("loadgen").joinpath("scenarios", f"{name}.yaml").read_text("utf-8"))
+    file = f"{name}.yaml"
+    return load(resources.files("loadgen").joinpath("scenarios", file).read_text("utf-8"), file)
 
 
-def load(text: str) -> Scenario:
-    """Read a scenario; ScenarioError on anything unknown, missing, mistyped or out of range."""
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a scenario file."""
+    made = msgspec.json.schema(Scenario)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Scenario of Forebay", **made}
+
+
+def load(text: str, file: str = "scenario") -> Scenario:
+    """Read a scenario; ScenarioError `FILE:LINE:COLUMN: path: what` on anything unknown, missing or out of range."""
     try:
-        raw: Any = yaml.safe_load(text)
-        scenario = msgspec.convert(raw, Scenario)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise ScenarioError(str(error)) from error
-    _check(scenario)
+        source = yaml_source.read(text)
+    except SourceError as error:
+        raise ScenarioError(f"{file}:{error.line}:{error.column}: {error}") from error
+    return checked(source.values, file, source)
+
+
+def checked(values: Any, file: str, source: Source | None = None) -> Scenario:
+    """The scenario of plain values that come from `file`. ScenarioError as `load`; without `source`, without the place."""
+    try:
+        scenario = msgspec.convert(values, Scenario)
+    except msgspec.ValidationError as error:
+        raise _located(file, source, *explained(str(error), values)) from error
+    for problem in _problems(scenario):
+        raise _located(file, source, *problem)
     return scenario
 
 
-def _check(scenario: Scenario) -> None:
-    tenants = [tenant.name for tenant in scenario.tenants]
-    if not tenants or len(tenants) != len(set(tenants)):
-        raise ScenarioError("tenants: at least one, each with its own name")
+def _located(file: str, source: Source | None, path: Where, what: str) -> ScenarioError:
+    place = ":".join(map(str, (file, *(source.place(path, what) if source else ()))))
+    return ScenarioError(": ".join(part for part in (place, written(path), what) if part))
+
+
+def _problems(scenario: Scenario) -> Iterator[tuple[Where, str]]:
+    """What no type tells, and where."""
+    known = [tenant.name for tenant in scenario.tenants]
+    if not known:
+        yield ("tenants",), "at least one"
     if all(one.max_total_tokens is not None for one in scenario.classes.values()):
-        raise ScenarioError("classes: one of them takes requests of any length")
-    for tenant in scenario.tenants:
-        where = f"tenants.{tenant.name}"
-        for field in ("prefix", "tools"):
-            prefix = getattr(tenant.prompt, field)
-            if prefix is not None and prefix not in scenario.prefixes:
-                raise ScenarioError(f"{where}.prompt.{field}: no prefix is called {prefix}")
-        unknown = sorted(tenant.slo.keys() - scenario.classes.keys() - {EVERY_CLASS})
-        if unknown:
-            raise ScenarioError(f"{where}.slo: no class is called {unknown[0]}")
-        _check_lengths(tenant, where)
+        yield ("classes",), "one of them takes requests of any length"
+    for number, tenant in enumerate(scenario.tenants):
+        if tenant.name in known[:number]:
+            yield ("tenants", number, "name"), f"{tenant.name} is there twice"
+        for where, what in _problems_of(scenario, tenant):
+            yield ("tenants", number, *where), what
 
 
-def _check_lengths(tenant: Tenant, where: str) -> None:
+def _problems_of(scenario: Scenario, tenant: Tenant) -> Iterator[tuple[Where, str]]:
+    for field in ("prefix", "tools"):
+        prefix = getattr(tenant.prompt, field)
+        if prefix is not None and prefix not in scenario.prefixes:
+            yield ("prompt", field), f"no prefix is called {prefix}"
+        elif field == "tools" and prefix is not None and scenario.prefixes[prefix].tokens < LEAST_TOOLS:
+            yield ("prompt", field), f"definitions of tools take {LEAST_TOOLS} tokens at least"
+    for name in sorted(tenant.slo.keys() - scenario.classes.keys() - {EVERY_CLASS}):
+        yield ("slo", name), f"no class is called {name}"
     if isinstance(tenant.arrivals, Trace):
-        if tenant.input or tenant.output or tenant.prompt.tools or tenant.prompt.tool_results:
-            raise ScenarioError(f"{where}: lengths and prompts come from its trace; only prompt.prefix may be added")
-    elif tenant.input is None or tenant.output is None:
-        raise ScenarioError(f"{where}: `input` and `output` are missing")
+        given = [name for name in ("input", "output", "reasoning") if getattr(tenant, name) is not None]
+        given += [f"prompt.{name}" for name in ("tools", "tool_results") if getattr(tenant.prompt, name) is not None]
+        for name in given:
+            yield tuple(name.split(".")), "lengths and prompts come from the trace; only prompt.prefix may be added"
+    else:
+        for name in ("input", "output"):
+            if getattr(tenant, name) is None:
+                yield (), f"`{name}` is missing"
 
 
 def _scaled(tenant: Tenant, factor: float) -> Tenant:

@@ -11,9 +11,9 @@ from loadgen.bench.basis import Plan
 from loadgen.bench.find_rate import CLIENT_LIMIT, Found
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Ready
+from loadgen.offer import described as offered
 from loadgen.report.document import Report
 from loadgen.report.making import make as _unused  # noqa
-from loadgen.sim.output import describe
 from loadgen.sim.search import CLOSE, CONFIRMED_BY
 
 _PLAIN_WIDTH = 140  # without a terminal
@@ -95,7 +95,7 @@ def _probes(search: Found) -> Table:
 
 def described(plan: Plan) -> None:
     """What would be offered."""
-    describe(plan.scenario, plan.schedule)
+    sys.stdout.write(offered(plan.scenario, plan.schedule))
 
 
 def _page() -> Console:

@@ -7,13 +7,13 @@ left): its user reads what came and asks on. It does not come when that is beyon
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from loadgen.client.exchange import Request
 from loadgen.client.route import Route, Routes
-from loadgen.workload.planned import Planned
+from loadgen.workload.planned import Planned, Requests
 from loadgen.workload.prompts import ANSWERS, Prose
 
 AHEAD_S, AHEAD_REQUESTS, AHEAD_BYTES = 2.0, 256, 64 << 20
@@ -32,7 +32,7 @@ class Item:
 class Answers:
     """What was answered in conversations whose later turns say it again, until their last turn has ended."""
 
-    def __init__(self, requests: Sequence[Planned]) -> None:
+    def __init__(self, requests: Requests) -> None:
         """Those of `requests`."""
         names = {one.session for one in requests if one.after is not None and _says_again(one)}
         self._left = Counter(one.session for one in requests if one.session in names)
@@ -81,7 +81,7 @@ class Writer:
 class Agenda:
     """The requests of one process in the order in which they are due."""
 
-    def __init__(self, requests: Sequence[Planned], last_s: float, writer: Writer) -> None:
+    def __init__(self, requests: Requests, last_s: float, writer: Writer) -> None:
         """`requests` sorted by time; `last_s` is the last planned time of the run."""
         self._source: Iterator[Planned] = iter(requests)
         self._next = next(self._source, None)

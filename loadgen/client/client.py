@@ -30,7 +30,7 @@ class Client:
             requests=schedule.requests,
             start_s=schedule.window_start_s,
             end_s=schedule.window_end_s,
-            last_s=max(schedule.window_end_s, *(one.t for one in schedule.requests[-1:]), 0.0),
+            last_s=max(schedule.window_end_s, schedule.last_s),
         )
         held = {tenant: tuple(several) for tenant, several in targets.items() if several}
         beholder = _Beholder(watcher, self._healths)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from loadgen.client.idle import Idle
 from loadgen.client.route import Pools, Routes, routes_to
 from loadgen.client.values import ClientOptions, Target, Watcher
 from loadgen.report.record import Outcome, Sample
-from loadgen.workload.planned import Planned
+from loadgen.workload.planned import Planned, Requests
 from loadgen.workload.prompts import Prose
 
 _BUDGET_S = 0.001  # of sending, and of writing prompts, between two looks at the sockets
@@ -25,7 +25,7 @@ class Share:
     """What one process sends: `requests` sorted by time. [start_s, end_s) is measured, `last_s` is the last planned
     time of the whole run."""
 
-    requests: Sequence[Planned]
+    requests: Requests
     start_s: float
     end_s: float
     last_s: float

@@ -1,5 +1,6 @@
 """`forebay sim`: from options to arms, and from arms to an exit code. Equal options give equal output."""
 
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.faults import FaultError
+from loadgen.offer import described, scaled
 from loadgen.report import arms as side_by_side
 from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario, ScenarioError
@@ -88,7 +90,8 @@ class _Command:
 
     def run(self) -> int:
         if self._options.dry_run:
-            output.describe(self._given.scenario, self._schedule or build(self._given.scenario, self._seed))
+            plan = self._schedule or build(self._given.scenario, self._seed)
+            sys.stdout.write(described(self._given.scenario, plan))
             return MET
         return self._search() if self._options.find_max_rate else self._compare()
 
@@ -191,9 +194,7 @@ def _given(options: SimOptions) -> Inputs:
 def _offered(options: SimOptions, scenario: Scenario) -> Scenario:
     if options.trace is not None:
         scenario = scenario.with_trace(options.trace)
-    if options.rate is not None:
-        scenario = scenario.at_rate(options.rate)
-    return scenario if options.scale is None else scenario.scaled(options.scale)
+    return scaled(scenario, rate=options.rate, scale=options.scale)
 
 
 def _check(options: SimOptions) -> None:

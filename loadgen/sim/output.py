@@ -13,7 +13,6 @@ from rich.table import Table
 from loadgen.report import arms as side_by_side
 from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario
-from loadgen.schedule import Schedule
 from loadgen.sim.arm import Ran
 from loadgen.sim.search import CLOSE, CONFIRMED_BY, Found
 
@@ -29,21 +28,6 @@ def say(text: str) -> None:
     """To people, beside the report."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def describe(scenario: Scenario, plan: Schedule) -> None:
-    """What would be offered."""
-    prompt = sum(one.input_tokens for one in plan.requests)
-    output = sum(one.output_tokens for one in plan.requests)
-    number = len(plan.requests)
-    sys.stdout.write(
-        f"{scenario.name}, seed {plan.seed}: {number:,} requests, {plan.measured:,} of them measured in "
-        f"{plan.window_end_s - plan.window_start_s:g} s\n"
-        f"prompt tokens: {prompt:,}, {prompt / max(1, number):,.0f} a request; "
-        f"{plan.ideal_cached_tokens:,} of the measured ones known to an unlimited cache\n"
-        f"output tokens: {output:,}, {output / max(1, number):,.0f} a request\n"
-        f"schedule: sha256 {plan.digest()}\n"
-    )
 
 
 def tables(scenario: Scenario, reports: Reports) -> None:

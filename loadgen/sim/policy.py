@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
+from loadgen.workload.yaml_source import plain
 from policies.settings import SettingsError, settings_from
 from policies.types import Affinity, Band, Fairness, Pool, Settings
 
 SEED = 7
-_BOOL = "tag:yaml.org,2002:bool"
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "": 1}
 
 
@@ -178,29 +178,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int = 8192
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 as the gateway reads it: `off` is a word, only true and false are not."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name, a copy of its own table
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(_BOOL, re.compile("^(?:true|false)$"), ["t", "f"])
-
-
-def parsed(text: str) -> Any:
-    """Plain values of YAML. Raises yaml.YAMLError."""
-    return yaml.load(text, _Loader)  # a safe loader
-
-
 def read(path: Path | None) -> dict[str, Any]:
     """The plain values of a configuration file; of none, nothing. Raises PolicyError."""
     if path is None:
         return {}
     try:
-        raw = parsed(path.read_text("utf-8"))
+        raw = plain(path.read_text("utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise PolicyError(f"{path}: {error}") from error
     if not isinstance(raw, dict):

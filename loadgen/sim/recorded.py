@@ -16,7 +16,7 @@ import msgspec
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule
 from loadgen.workload.planned import Planned
-from loadgen.workload.prompts import Block, prompt_tokens
+from loadgen.workload.prompts import OWN, Block, prompt_tokens
 from policies import journal
 from policies.events import Arrived, Cancelled, Event, Finished, SettingsChanged
 from policies.journal import JournalError
@@ -134,7 +134,7 @@ class _Made:
             blocks.append(Block(namespace="journal", id=link, tokens=size))
             done += size
             left -= size
-        return (*blocks, Block(namespace="journal/own", id=number, tokens=left))
+        return (*blocks, Block(namespace=OWN + "journal", id=number, tokens=left))
 
 
 def _events(path: Path) -> Iterator[tuple[float, Event]]:

@@ -7,7 +7,7 @@ A rate that changes is a unit process, bent in time.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from random import Random
 from typing import Annotated, NamedTuple
@@ -37,18 +37,18 @@ class _Steady(Fields, frozen=True):
 class Constant(_Steady, frozen=True, tag_field="kind", tag="constant"):
     """Equal gaps. `rate` in requests/s."""
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
         count = round(self.rate * total_s)
-        return [total_s * (i + 0.5) / count for i in range(count)]
+        return (total_s * (i + 0.5) / count for i in range(count))
 
 
 class Poisson(_Steady, frozen=True, tag_field="kind", tag="poisson"):
     """Independent users: exponential gaps, rescaled, which is a Poisson process given its count."""
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
-        return _renewal(lambda: stream.expovariate(1.0), round(self.rate * total_s), total_s)
+        return _renewal(lambda: stream.expovariate(1.0), stream, round(self.rate * total_s), total_s)
 
 
 class Gamma(_Steady, frozen=True, tag_field="kind", tag="gamma"):
@@ -56,9 +56,9 @@ class Gamma(_Steady, frozen=True, tag_field="kind", tag="gamma"):
 
     cv: Positive
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
-        return _renewal(lambda: stream.gammavariate(1 / self.cv**2, 1.0), round(self.rate * total_s), total_s)
+        return _renewal(lambda: stream.gammavariate(1 / self.cv**2, 1.0), stream, round(self.rate * total_s), total_s)
 
 
 class Weibull(_Steady, frozen=True, tag_field="kind", tag="weibull"):
@@ -66,10 +66,10 @@ class Weibull(_Steady, frozen=True, tag_field="kind", tag="weibull"):
 
     cv: Annotated[float, msgspec.Meta(gt=0.05, lt=20)]
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
         shape = _weibull_shape(self.cv)
-        return _renewal(lambda: stream.weibullvariate(1.0, shape), round(self.rate * total_s), total_s)
+        return _renewal(lambda: stream.weibullvariate(1.0, shape), stream, round(self.rate * total_s), total_s)
 
 
 class Stage(Fields, frozen=True):
@@ -104,7 +104,7 @@ class Step(Fields, frozen=True, tag_field="kind", tag="step"):
     stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1)]
     cv: Positive = 1.0
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
         return _bent(self._pieces(total_s), self.cv, stream)
 
@@ -136,7 +136,7 @@ class Spike(_Steady, frozen=True, tag_field="kind", tag="spike"):
     lasts: Duration
     cv: Positive = 1.0
 
-    def times(self, stream: Random, total_s: float) -> list[float]:
+    def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
         return self._steps().times(stream, total_s)
 
@@ -188,12 +188,36 @@ class Sessions(Fields, frozen=True, tag_field="kind", tag="sessions"):
             return msgspec.structs.replace(self, rate=self.rate * factor)
         return msgspec.structs.replace(self, users=max(1, round((self.users or 0) * factor)))
 
-    def starts(self, stream: Random, total_s: float) -> list[float]:
-        """When sessions (with `users`: their first ones) begin; before 0 within `lead`."""
+    def starts(self, stream: Random, total_s: float) -> Iterable[float]:
+        """When sessions (with `users`: their first ones, in any order) begin; before 0 within `lead`."""
         if self.rate is None:
             return staggered(self.users or 0, self.stagger, stream)
         lead_s = seconds(self.lead)
-        return [t - lead_s for t in Poisson(rate=self.rate).times(stream, lead_s + total_s)]
+        return (t - lead_s for t in Poisson(rate=self.rate).times(stream, lead_s + total_s))
+
+
+class Closed(Fields, frozen=True, tag_field="kind", tag="closed"):
+    """`users` who begin within `stagger`, and each of whom asks, reads the answer to its end, and thinks, without end.
+
+    No more than `users` requests are ever open; how many come follows from how fast they are answered. Each stands for
+    itself: conversations are `sessions` with `users`.
+    """
+
+    users: Count
+    think: Length
+    stagger: Duration = "30s"
+
+    def mean_rate(self, total_s: float) -> float:
+        """The requests/s offered if every answer took no time."""
+        return self.users / mean(self.think)
+
+    def scaled(self, factor: float) -> "Closed":
+        """`factor` times as many users."""
+        return msgspec.structs.replace(self, users=max(1, round(self.users * factor)))
+
+    def starts(self, stream: Random) -> list[float]:
+        """When each user begins."""
+        return staggered(self.users, self.stagger, stream)
 
 
 Arrivals = Constant | Poisson | Gamma | Weibull | Step | Ramp | Spike
@@ -204,12 +228,16 @@ def staggered(users: int, stagger: Duration, stream: Random) -> list[float]:
     return [stream.random() * seconds(stagger) for _ in range(users)]
 
 
-def _renewal(gap: Callable[[], float], count: int, total_s: float) -> list[float]:
-    """`count` points in [0, total_s) whose gaps, the first and the last one too, are proportional to drawn ones."""
-    gaps = [gap() for _ in range(count + 1)]
-    scale = total_s / (sum(gaps) or 1.0)
+def _renewal(gap: Callable[[], float], stream: Random, count: int, total_s: float) -> Iterator[float]:
+    """`count` points in [0, total_s) whose gaps, the first and the last one too, are proportional to drawn ones.
+
+    `gap` draws from `stream`, twice the same: once to know their sum, so that nothing has to be kept.
+    """
+    state = stream.getstate()
+    scale = total_s / (sum(gap() for _ in range(count + 1)) or 1.0)
+    stream.setstate(state)
     last = math.nextafter(total_s, 0.0)  # rounding must not put anything at the very end
-    return [min(point * scale, last) for point in accumulate(gaps[:-1])]
+    return (min(point * scale, last) for point in accumulate(gap() for _ in range(count)))
 
 
 def _weibull_shape(cv: float) -> float:
@@ -234,15 +262,12 @@ def _clipped(stages: Sequence[Stage], total_s: float, *, ramp: bool) -> Iterator
             yield _Piece(start_s, cut_s, first, last)
 
 
-def _bent(pieces: Sequence[_Piece], cv: float, stream: Random) -> list[float]:
+def _bent(pieces: Sequence[_Piece], cv: float, stream: Random) -> Iterator[float]:
     """A unit process of as many requests as the pieces hold, each put at the time its number is due."""
     whole = sum(piece.requests for piece in pieces)
-    units = Gamma(rate=1.0, cv=cv).times(stream, whole) if whole >= 0.5 else []
-    found: list[float] = []
     done, index = 0.0, 0
-    for unit in units:
+    for unit in Gamma(rate=1.0, cv=cv).times(stream, whole) if whole >= 0.5 else ():
         while unit - done > pieces[index].requests and index + 1 < len(pieces):
             done += pieces[index].requests
             index += 1
-        found.append(min(pieces[index].when(unit - done), math.nextafter(pieces[index].end_s, 0.0)))
-    return found
+        yield min(pieces[index].when(unit - done), math.nextafter(pieces[index].end_s, 0.0))

@@ -1,5 +1,8 @@
 """One request of a schedule."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import msgspec
 
 from loadgen.workload.prompts import Block
@@ -31,3 +34,13 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancel_after_s: float | None = None
     measured: bool
     blocks: tuple[Block, ...]
+
+
+class Requests(Protocol):
+    """Requests in order of time, that can be gone through as often as one likes: in memory, or in a file."""
+
+    def __iter__(self) -> Iterator[Planned]:
+        """From the first."""
+
+    def __len__(self) -> int:
+        """How many."""

@@ -29,6 +29,8 @@ Role = Literal["tools", "system", "user", "assistant", "call", "tool"]
 
 ANSWERS = "answer/"
 """Namespace of answers that are said again as they were received; the id is the turn."""
+OWN = "own/"
+"""Namespace of what one request says and no other, but for later turns of its session."""
 CALLS = "call/"
 """Namespace of calls that nobody answered with: they are part of the question."""
 RESULTS = "result/"

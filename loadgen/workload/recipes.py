@@ -12,11 +12,12 @@ from typing import Literal
 
 from loadgen.workload.fields import Count, Fields, NonNegative, ScenarioError, Share
 from loadgen.workload.lengths import Fixed, Length, tokens
-from loadgen.workload.prompts import ANSWERS, CALLS, RESULTS, Block, Role
+from loadgen.workload.prompts import ANSWERS, CALLS, OWN, RESULTS, Block, Role
 from loadgen.workload.results import WAYS, Noise
 
 CALL_TOKENS = 8
 OPENING_TOKENS = 8
+LEAST_TOOLS = 48  # tokens of a definition of a tool without a word of description
 
 
 class Prefix(Fields, frozen=True):
@@ -55,29 +56,32 @@ class Prompt(Fields, frozen=True):
 
 
 class Recipe:
-    """Makes the prompts of one tenant; every random choice has a stream of its own."""
+    """Makes the prompts of one tenant; what is drawn comes from streams that are handed in."""
 
     def __init__(self, prompt: Prompt, prefixes: Mapping[str, Prefix], tenant: str, seed: int) -> None:
         """ScenarioError if `prompt` names a prefix that is not there."""
         self._prompt = prompt
         self._tenant = tenant
         self._seed = seed
-        self._system = _Choice(prompt.prefix, prefixes, "system", Random(f"{seed}/{tenant}/prefix"))
-        self._tools = _Choice(prompt.tools, prefixes, "tools", Random(f"{seed}/{tenant}/tools"))
+        self._system = _Choice(prompt.prefix, prefixes, "system")
+        self._tools = _Choice(prompt.tools, prefixes, "tools")
         results = prompt.tool_results
         self._popular = _cumulative(results.pool, results.zipf) if results else []
         self._call = Block(namespace=CALLS + tenant, id=0, tokens=CALL_TOKENS, role="call")
 
-    def head(self, phase: str) -> tuple[Block, ...]:
-        """What many share: the definitions of tools and the system message, and the question that tools are called for."""
-        parts = [self._tools.block(phase), self._system.block(phase)]
+    def head(self, phase: str, systems: Random, tools: Random) -> tuple[Block, ...]:
+        """What many share: the definitions of tools and the system message, and the question that tools are called for.
+
+        `systems` and `tools` draw which ones.
+        """
+        parts = [self._tools.block(phase, tools), self._system.block(phase, systems)]
         if self._prompt.tool_results is not None:
             parts.append(Block(namespace=f"{phase}/opening/{self._tenant}", id=0, tokens=OPENING_TOKENS))
         return tuple(one for one in parts if one is not None)
 
     def said(self, place: str, number: int, size: int, stream: Random) -> tuple[Block, ...]:
         """The tool results of turn `number` of `place`, drawn from `stream`, and `size` tokens that only it says."""
-        own = Block(namespace=f"own/{place}", id=number, tokens=size)
+        own = Block(namespace=OWN + place, id=number, tokens=size)
         results = self._prompt.tool_results
         if results is None:
             return (own,)
@@ -104,19 +108,18 @@ class Recipe:
 class _Choice:
     """Draws one of the texts of a prefix, if there is one."""
 
-    def __init__(self, name: str | None, prefixes: Mapping[str, Prefix], role: Role, stream: Random) -> None:
+    def __init__(self, name: str | None, prefixes: Mapping[str, Prefix], role: Role) -> None:
         if name is not None and name not in prefixes:
             raise ScenarioError(f"no prefix is called {name}")
         self._name = name
         self._role = role
         self._prefix = prefixes[name] if name is not None else None
         self._weights = _cumulative(self._prefix.count, self._prefix.zipf) if self._prefix else []
-        self._stream = stream
 
-    def block(self, phase: str) -> Block | None:
+    def block(self, phase: str, stream: Random) -> Block | None:
         if self._prefix is None:
             return None
-        chosen = self._stream.choices(range(self._prefix.count), cum_weights=self._weights)[0]
+        chosen = stream.choices(range(self._prefix.count), cum_weights=self._weights)[0]
         namespace = f"{phase}/prefix/{self._name}"
         return Block(namespace=namespace, id=chosen, tokens=self._prefix.tokens, role=self._role)
 

@@ -1,6 +1,7 @@
 """A schedule is a function of (scenario, seed): everything random is decided in it, each purpose by its own stream."""
 
 import gzip
+import hashlib
 import json
 import os
 import subprocess
@@ -27,7 +28,7 @@ def of(schedule: Schedule, tenant: str) -> list[tuple[float, int, int, float | N
 
 
 def test_equal_seeds_give_equal_bytes_and_others_do_not() -> None:
-    assert build(DEMO, 7).lines() == build(DEMO, 7).lines()
+    assert build(DEMO, 7).digest() == build(DEMO, 7).digest()
     assert build(DEMO, 7).digest() != build(DEMO, 8).digest()
 
 
@@ -94,5 +95,7 @@ def test_the_file_is_its_lines_gzipped_and_holds_no_text(tmp_path: Path) -> None
     schedule.write(tmp_path / "b.gz")
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
     head, *rows = gzip.decompress((tmp_path / "a.gz").read_bytes()).splitlines()
-    assert json.loads(head)["requests"] == len(rows) == 420
+    told = json.loads(head)
+    assert told["totals"]["requests"] == len(rows) == 420
+    assert told["sha256"] == hashlib.sha256(b"".join(row + b"\n" for row in rows)).hexdigest() == schedule.digest()
     assert json.loads(rows[0])["blocks"][-1].keys() == {"namespace", "id", "tokens"}

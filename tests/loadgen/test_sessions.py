@@ -142,7 +142,7 @@ def test_the_ideal_is_what_an_endless_cache_would_know() -> None:
     again = sum(
         sum(block.tokens for block in one.blocks[:-2]) for one in schedule.requests if one.measured and one.turn
     )
-    assert schedule.ideal_cached_tokens == again
+    assert schedule.totals.ideal_cached_tokens == again
 
 
 def test_long_chat_could_reuse_about_as_much_as_the_trace_it_follows() -> None:
@@ -151,7 +151,7 @@ def test_long_chat_could_reuse_about_as_much_as_the_trace_it_follows() -> None:
     for seed in range(7, 13):
         schedule = build(one, seed)
         measured = [row for row in schedule.requests if row.measured]
-        shares.append(schedule.ideal_cached_tokens / sum(row.input_tokens for row in measured))
+        shares.append(schedule.totals.ideal_cached_tokens / sum(row.input_tokens for row in measured))
         assert 5900 < sorted(row.input_tokens for row in measured)[len(measured) // 2] < 7400
     assert sum(shares) / len(shares) == pytest.approx(0.38, abs=0.03)
 

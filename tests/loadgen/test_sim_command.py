@@ -125,7 +125,7 @@ def test_the_search_finds_a_rate_that_passes(small: str) -> None:
         (["--journal", "x", "--seeds", "2"], "one run of the core"),
         (["--from-journal", "x", "--rate", "5"], "the requests are given"),
         (["--from-journal", "/nope"], "/nope: No such file"),
-        (["--schedule", "/nope"], "not a schedule"),
+        (["--schedule", "/nope"], "/nope: No such file"),
         (["--config", "/nope"], "/nope: "),
     ],
 )
