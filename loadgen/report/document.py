@@ -16,6 +16,8 @@ from loadgen.report.parts import (
     Cell,
     CellBlocks,
     ClientHealth,
+    Curve,
+    Dot,
     End,
     EndpointUse,
     Fairness,
@@ -81,6 +83,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[Second, ...]
     slo_curve: dict[str, float | None]
     blocks: tuple[CellBlocks, ...]
+    curves: tuple[Curve, ...] = ()
+    dots: tuple[Dot, ...] = ()
     endpoints: tuple[EndpointUse, ...] = ()
     imbalance: float | None = None
     loads: tuple[Load, ...] = ()

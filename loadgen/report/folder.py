@@ -218,8 +218,9 @@ def _due(path: Path, known: set[int], until_s: float) -> list[Sample]:
     """Requests that were to be sent by then and left no line; turns after another are due when that has ended."""
     with gzip.open(path) as file:
         next(file)
-        planned = [msgspec.json.decode(line, type=_Due) for line in file]
-    return [_unfinished(one) for one in planned if one.id not in known and one.after is None and one.t < until_s]
+        planned = (msgspec.json.decode(line, type=_Due) for line in file)
+        due = (one for one in planned if one.id not in known and one.after is None and one.t < until_s)
+        return [_unfinished(one) for one in due]
 
 
 def _unfinished(planned: _Due) -> Sample:

@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from loadgen.report.curves import curves, dots
 from loadgen.report.document import Report, RunInfo
 from loadgen.report.fairness import fairness
 from loadgen.report.figures import Judged, counts, judge
@@ -59,6 +60,8 @@ def make(run: Run, rules: Rules) -> Report:
         timeline=seconds,
         slo_curve=figures.slo_curve,
         blocks=blocks,
+        curves=curves(run.samples),
+        dots=dots(run.samples, slo_of),
         endpoints=endpoints,
         imbalance=_imbalance(endpoints),
         loads=loads(run.scrapes),
@@ -190,9 +193,16 @@ def _endpoints(run: Run) -> tuple[EndpointUse, ...]:
             cached_tokens=row[2],
             output_tokens=row[3],
             preemptions=row[4],
+            timeline=_sent_to(by_name.get(name, ())),
         )
         for name, row in sorted(found.items())
     )
+
+
+def _sent_to(samples: Sequence[Sample]) -> tuple[int, ...]:
+    """How many in each 10 s of the run."""
+    found = Counter(int(one.sent_s / BLOCK_S) for one in samples)
+    return tuple(found[place] for place in range(max(found, default=-1) + 1))
 
 
 def _scraped(scrapes: Sequence[Scrape]) -> dict[str, tuple[float, float, float, float, float | None]]:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from loadgen.report.lines import row
 from loadgen.report.making import make
 
 TABLE, TIMELINE = "requests.csv", "timeline.csv"
+NO_PAGE = "report.html was left out: its plots need matplotlib (pip install 'forebay[bench]')."
 
 
 def rebuild(folder: Path, rules: Rules) -> tuple[Report, tuple[str, ...]]:
@@ -27,10 +29,18 @@ def rebuild(folder: Path, rules: Rules) -> tuple[Report, tuple[str, ...]]:
 
 
 def write_all(folder: Path, run: Run, report: Report) -> tuple[str, ...]:
-    """Write report.json, requests.csv and timeline.csv into `folder`. Raises OSError."""
+    """Write report.json, requests.csv, timeline.csv and report.html into `folder`; what there is to tell of them.
+
+    Raises OSError. The page is left out where nothing can draw it.
+    """
     (folder / document.NAME).write_bytes(report.to_json())
     _table(folder / TABLE, _requests(run))
     _table(folder / TIMELINE, _seconds(report))
+    if find_spec("matplotlib") is None:
+        return (NO_PAGE,)
+    from loadgen.report import page  # takes a second, and most of the program never needs it
+
+    (folder / page.NAME).write_text(page.page(report), encoding="utf-8")
     return ()
 
 

@@ -181,7 +181,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine got over the run, as the answers' headers say, or (tokens, preemptions) as it counts itself."""
+    """What one engine got over the run, as the answers' headers say, or as it counts itself. `timeline`: requests sent
+    to it in each 10 s from the start of the run on, where headers say so.
+    """
 
     name: str
     requests: float
@@ -190,6 +192,29 @@ class EndpointUse(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: float
     output_tokens: float
     preemptions: float | None = None
+    timeline: tuple[int, ...] = ()
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """A distribution, drawn through up to 200 of its points: (ms, share of all offered, or of all pauses, up to it).
+
+    `of` is ttft, ttft_service, tpot, stall or itl; `cls` the class of the scenario, "" for all together.
+    """
+
+    of: str
+    cls: str = msgspec.field(name="class")
+    points: tuple[tuple[float, float], ...]
+
+
+class Dot(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A request in the picture of prompt length and first token: planned tokens, ms from the intended arrival, the
+    limit at that length, whether it was good. At most 1,500 of a run, evenly taken.
+    """
+
+    input_tokens: int
+    ttft_ms: float
+    limit_ms: float
+    good: bool
 
 
 class RateProbe(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,146 @@
+"""report.html: the verdict, the tables and the plots of one run, to be sent to somebody."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from loadgen.report import markup
+from loadgen.report.console import broken, ms, name_of, percent, title, verdict
+from loadgen.report.document import Report
+from loadgen.report.figures import Figures
+from loadgen.report.parts import Cell, Interval
+from loadgen.report.plots import plots
+from loadgen.report.times import Spread, Times
+
+NAME = "report.html"
+_METRICS = {
+    "ttfb": "first byte (TTFB)",
+    "ttft": "first token (TTFT)",
+    "ttfo": "first token of the answer itself (TTFO)",
+    "e2e": "whole answer (E2E)",
+    "tpot": "mean per later token (TPOT)",
+    "itl": "between reads (ITL)",
+    "itl_per_token": "the same per token",
+    "stall": "largest pause of an answer",
+    "queued": "waited in the gateway",
+}
+_MANY_CELLS = 200
+
+
+def page(report: Report) -> str:
+    """The page."""
+    return markup.document(f"{report.name}: {verdict(report)}", _body(report))
+
+
+def _body(report: Report) -> Iterator[str]:
+    yield f"<h1>{markup.escape(title(report))}</h1>"
+    yield markup.paragraph(f"Started {report.run.started}; schedule sha256 {report.schedule[:16]}", "soft")
+    yield markup.paragraph(verdict(report), "verdict " + ("good" if report.exit_code == 0 else "bad"))
+    yield from (markup.paragraph(told, "bad") for told in broken(report))
+    yield markup.tiles(_first(report))
+    if report.warnings:
+        yield "<ul>" + "".join(f"<li>{markup.escape(told)}</li>" for told in report.warnings) + "</ul>"
+    yield "<h2>Tenants and classes</h2>"
+    yield _cells(report)
+    yield markup.paragraph(
+        "Times in ms. TTFT counts from the intended arrival, and who got no answer waits for ever (never). A percentile "
+        "with fewer than five requests beyond it is not shown (-).",
+        "soft",
+    )
+    yield "<h2>Plots</h2>"
+    yield markup.figures(plots(report))
+    yield "<h2>Every time</h2>"
+    yield _times(report.totals)
+    if report.ends:
+        yield "<h2>Bad ends</h2>"
+        yield _ends(report)
+    if report.validity.rules:
+        yield "<h2>Can it be trusted?</h2>"
+        yield _rules(report)
+    yield "<h2>What was run</h2>"
+    for name in ("target", "environment", "scenario"):
+        plain = msgspec.json.format(msgspec.json.encode(getattr(report, name)), indent=2)
+        yield markup.folded(name.capitalize(), plain.decode())
+
+
+def _first(report: Report) -> Iterator[tuple[str, str]]:
+    totals = report.totals
+    first = totals.times["ttft"].adjusted or Spread()
+    yield "within the SLO", percent(totals.attainment)
+    yield "good per s", f"{totals.goodput_per_s:.2f}"
+    yield "TTFT p50, p99", f"{ms(first.p50_ms)}, {ms(first.p99_ms)}"
+    yield "TPOT p50", ms(totals.times["tpot"].completed.p50_ms, 1)
+    yield "stall p99", ms(totals.times["stall"].completed.p99_ms)
+    yield "tokens per s", f"{totals.output_tokens_per_s:,.0f}"
+    yield "in flight", f"{report.in_flight.mean:,.1f}"
+    if report.client.think_s is not None:
+        yield "think time (s)", f"{report.client.think_s:,.1f}"
+
+
+def _cells(report: Report) -> str:
+    headings = (
+        "", "offered", "ok", "refused", "failed", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "stall p99", "within SLO",
+        "95 %", "target", "good per s", "tokens per s",
+    )  # fmt: skip
+    cells = sorted(report.cells, key=lambda one: (one.tenant, one.cls, one.priority))[:_MANY_CELLS]
+    rows = [("all", report.totals, report.attainment_95, report.attainment_target)]
+    rows += [(_label(cell, report), cell.figures, cell.attainment_95, cell.target) for cell in cells]
+    return markup.table(headings, (_row(*row) for row in rows))
+
+
+def _label(cell: Cell, report: Report) -> str:
+    return name_of(cell, report.cells) + ("" if cell.judged else " (not judged)")
+
+
+def _row(name: str, group: Figures, within: Interval | None, target: float) -> tuple[str, ...]:
+    first, per_token = group.times["ttft"].adjusted or Spread(), group.times["tpot"].completed
+    return (
+        name,
+        f"{group.offered:,.0f}",
+        f"{group.ok:,.0f}",
+        f"{group.rejected:,.0f}",
+        f"{group.failed:,.0f}",
+        ms(first.p50_ms),
+        ms(first.p99_ms),
+        ms(per_token.p50_ms, 1),
+        ms(per_token.p99_ms, 1),
+        ms(group.times["stall"].completed.p99_ms),
+        percent(group.attainment),
+        "-" if within is None else f"{within[0] * 100:.1f} to {within[1] * 100:.1f}",
+        percent(target),
+        f"{group.goodput_per_s:.2f}",
+        f"{group.output_tokens_per_s:,.0f}",
+    )
+
+
+def _times(group: Figures) -> str:
+    headings = ("", "of", "count", "mean", "p50", "p90", "p95", "p99", "p99.9", "max")
+    rows = [row for name, title in _METRICS.items() for row in _families(title, group.times[name])]
+    return markup.table(headings, rows, texts=(0, 1))
+
+
+def _families(title: str, times: Times) -> Iterator[tuple[str, ...]]:
+    families = (("completed", times.completed), ("all offered", times.adjusted), ("from the send", times.service))
+    for label, spread in families:
+        if spread is not None and spread.count:
+            values = (spread.mean_ms, spread.p50_ms, spread.p90_ms, spread.p95_ms, spread.p99_ms, spread.p999_ms)
+            yield (title, label, f"{spread.count:,.0f}", *(ms(value, 1) for value in (*values, spread.max_ms)))
+
+
+def _ends(report: Report) -> str:
+    rows = [(f"{end.count:,}", end.outcome.value, str(end.status or "-"), end.reason) for end in report.ends[:200]]
+    return markup.table(("requests", "bad end", "status", "what was said"), rows, texts=(1, 3))
+
+
+def _rules(report: Report) -> str:
+    rows = [
+        (
+            rule.id,
+            rule.state.value,
+            "-" if rule.value is None else f"{rule.value:,.4g}",
+            "-" if rule.limit is None else f"{rule.limit:,.4g}",
+            rule.words,
+        )
+        for rule in report.validity.rules
+    ]
+    return markup.table(("rule", "state", "found", "limit", "about"), rows, texts=(0, 1, 4))
