@@ -18,11 +18,11 @@ import msgspec
 
 from loadgen.scenario import Scenario, Tenant
 from loadgen.workload.arrivals import Closed, Sessions, staggered
-from loadgen.workload.formats import Row
 from loadgen.workload.lengths import Length, tokens
 from loadgen.workload.planned import Planned
-from loadgen.workload.prompts import Block, prompt_tokens
+from loadgen.workload.prompts import OWN, Block, Role, prompt_tokens
 from loadgen.workload.recipes import Recipe
+from loadgen.workload.rows import Row
 from loadgen.workload.trace import Trace
 
 LEAST_THINK_S = 0.05  # nobody answers faster; without a bound a closed loop would plan without end
@@ -165,7 +165,7 @@ class _Draft:
     def _recorded(self, trace: Trace, draws: Draws) -> Iterator[Planned]:
         for number, row in enumerate(trace.requests(draws["arrivals"])):
             if row.t_s < self._scenario.total_s:
-                yield self._planned(self._from_row(number, row, row.t_s, draws), draws)
+                yield _as_told(self._planned(self._from_row(number, row, row.t_s, draws), draws), row)
 
     def _replayed_by_users(self, trace: Trace, users: int, draws: Draws) -> Iterator[Thread]:
         sessions = trace.sessions()
@@ -191,19 +191,21 @@ class _Draft:
     def _from_row(self, number: int, row: Row, t: float, draws: Draws) -> Asked:
         namespace = f"trace/{self._tenant.name}/{row.session}"
         parts = [self._shared(namespace, *part) for part in row.parts]
-        rest = row.input_tokens - sum(block.tokens for block in parts)
-        place = f"{self._tenant.name}/{row.session}" if row.session else self._tenant.name
-        own = self._recipe.said(place, number, rest, draws["results"]) if rest > 0 else ()
+        own = Block(namespace=OWN + namespace, id=number, tokens=row.own_tokens, role=row.own_role)
         head = self._recipe.head(self._phase(t), draws["prefix"], draws["tools"])
-        if not head and len(parts) > 1 and not row.session:
-            head = (msgspec.structs.replace(parts.pop(0), role="system"),)
-        tenant = row.tenant or self._tenant.name
-        return Asked(t=t, blocks=(*head, *parts, *own), output_tokens=row.output_tokens, tenant=tenant)
+        return Asked(
+            t=t,
+            blocks=(*head, *parts, own) if own.tokens else (*head, *parts),
+            output_tokens=row.output_tokens,
+            reasoning_tokens=row.reasoning_tokens,
+            tenant=row.tenant or self._tenant.name,
+            session=row.label,
+        )
 
-    def _shared(self, namespace: str, number: int, size: int) -> Block:
+    def _shared(self, namespace: str, number: int, size: int, role: Role) -> Block:
         """One object for equal blocks: long conversations name each of theirs in every turn."""
         key = (namespace, number, size)
-        return self._blocks.setdefault(key, Block(namespace=namespace, id=number, tokens=size))
+        return self._blocks.setdefault(key, Block(namespace=namespace, id=number, tokens=size, role=role))
 
     # ---- all
 
@@ -231,6 +233,15 @@ class _Draft:
             return None
         leaves, after_s = stream.random() < cancel.p, cancel.after.draw(stream)
         return after_s if leaves else None
+
+
+def _as_told(planned: Planned, row: Row) -> Planned:
+    """With what the trace tells of the request."""
+    told = {"priority": row.priority or None, "stream": row.stream, "cancel_after_s": row.leaves_s}
+    changes: dict[str, object] = {name: value for name, value in told.items() if value is not None}
+    if row.max_tokens is not None:
+        changes["max_tokens"] = row.max_tokens or None
+    return msgspec.structs.replace(planned, **changes) if changes else planned
 
 
 def _by_start(starts: Iterable[float], thread: Callable[[int, float], Iterator[Planned]]) -> Iterator[Thread]:

@@ -19,19 +19,39 @@ from statistics import fmean
 from typing import Literal
 
 import msgspec
+import xxhash
 
 from loadgen.workload import formats
 from loadgen.workload.fields import Count, Duration, Fields, Positive, ScenarioError, seconds
-from loadgen.workload.formats import Row
-
-TEMPLATE_TOKENS = 3  # role marks of system, user and answer come on top of a recorded length
+from loadgen.workload.rows import Row
 
 
 class Filter(Fields, frozen=True):
-    """Which rows are taken. Tokens of prompt and answer together; turns of a session."""
+    """Which rows are taken. Tokens of prompt and answer together; turns of a session; `tenants` by the name in the trace."""
 
     max_total_tokens: Count | None = None
     min_turns: Count = 1
+    tenants: tuple[str, ...] | None = None
+
+
+class Sample(Fields, frozen=True):
+    """One in so many is taken: requests, or all that begin with the same blocks (the first two), or tenants, or sessions.
+
+    Which ones follows from their names, so it is the same under every seed.
+    """
+
+    one_in: Count
+    by: Literal["request", "prefix", "tenant", "session"] = "request"
+
+    def takes(self, number: int, row: Row) -> bool:
+        """Whether the row of that number is taken."""
+        key = {
+            "request": str(number),
+            "prefix": "/".join(str(one) for one, _, _ in row.parts[:2]) or str(number),
+            "tenant": row.tenant,
+            "session": row.session or row.label or str(number),
+        }[self.by]
+        return xxhash.xxh3_64_intdigest(key.encode()) % self.one_in == 0
 
 
 class Trace(
@@ -46,6 +66,7 @@ class Trace(
     dequantise: Literal["auto", "uniform", "even", "off"] = "auto"
     tenant_field: str | None = None
     rows: Filter = Filter()
+    sample: Sample | None = None
     users: Count | None = None
     stagger: Duration = "30s"
     think_max: Duration = "60s"
@@ -67,7 +88,7 @@ class Trace(
         """The rows of an open loop with their times from the start of the replay, sorted."""
         end_s = seconds(self.end) if self.end else float("inf")
         begin_s = seconds(self.begin)
-        rows = sorted(formats.read(self.file, self.tenant_field), key=lambda row: row.t_s)
+        rows = sorted(self._taken(), key=lambda row: row.t_s)
         if any(row.session for row in rows):
             raise ScenarioError(f"{self.file} holds sessions: say how many `users`")
         spread = self._spread(rows, stream)
@@ -80,16 +101,23 @@ class Trace(
     def sessions(self) -> list[list[Row]]:
         """The sessions of the trace, cut to the context, in the order of the file."""
         by_name: dict[str, list[Row]] = defaultdict(list)
-        for row in formats.read(self.file, self.tenant_field):
+        for row in self._taken():
             by_name[row.session].append(row)
         if "" in by_name:
             raise ScenarioError(f"{self.file} holds no sessions: `users` is not for it")
         found = (list(self._fitting(sorted(rows, key=lambda row: row.turn))) for rows in by_name.values())
         return [rows for rows in found if len(rows) >= self.rows.min_turns]
 
+    def _taken(self) -> Iterator[Row]:
+        """The sample, of tenants that are wanted. Batches are spread as they are then."""
+        wanted, sample = self.rows.tenants, self.sample
+        for number, row in enumerate(formats.read(self.file, self.tenant_field)):
+            if (wanted is None or row.tenant in wanted) and (sample is None or sample.takes(number, row)):
+                yield row
+
     def _fits(self, row: Row) -> bool:
         most = self.rows.max_total_tokens
-        return most is None or row.input_tokens + row.output_tokens + TEMPLATE_TOKENS <= most
+        return most is None or row.prompt_tokens + row.output_tokens <= most
 
     def _fitting(self, rows: Sequence[Row]) -> Iterator[Row]:
         most_s = seconds(self.think_max)

@@ -94,10 +94,10 @@ def test_a_simulated_journal_gives_back_the_load_it_came_from(tmp_path: Path) ->
     ("text", "message"),
     [
         ("", "no request"),
-        ("{}\n", "line 1"),
-        ('{"version": 1, "seed": 7, "config": "x"}\n{"seq": 0, "t": 0, "event": "Nope"}\n', "line 2: event 'Nope'"),
-        ('{"version": 1, "seed": 7, "config": "x"}\nnot json\n', "line 2"),
-        ('{"version": 1, "seed": 7, "config": "x"}\n{"seq": 0, "t": "soon", "event": "Tick"}\n', "line 2"),
+        ("{}\n", ":1: timestamp is missing"),
+        ('{"version": 1, "seed": 7, "config": "x"}\n{"seq": 0, "t": 0, "event": "Nope"}\n', ":2: event 'Nope'"),
+        ('{"version": 1, "seed": 7, "config": "x"}\nnot json\n', ":2: "),
+        ('{"version": 1, "seed": 7, "config": "x"}\n{"seq": 0, "t": "soon", "event": "Tick"}\n', ":2: "),
     ],
 )
 def test_what_is_no_journal_is_named(tmp_path: Path, text: str, message: str) -> None:

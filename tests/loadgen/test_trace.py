@@ -9,9 +9,13 @@ from random import Random
 import pytest
 
 from loadgen.scenario import Scenario, ScenarioError, load, names, standard
-from loadgen.schedule import Schedule, build
+from loadgen.schedule import Planned, Schedule, build, saved
+from loadgen.sim.arm import run
 from loadgen.workload import formats
-from loadgen.workload.trace import Filter, Trace
+from loadgen.workload.prompts import grouped, prompt_tokens
+from loadgen.workload.trace import Filter, Sample, Trace
+from tests.kit.shared import trace_file
+from tests.loadgen.simulations import arm
 
 NEEDS_TRACE = {"agents", "chat-trace", "code", "long-chat-trace", "reasoning", "tenants"}
 
@@ -65,15 +69,66 @@ def test_azure_csv_is_read_with_its_seven_digits_and_with_a_zone(tmp_path: Path)
         assert second.t_s == pytest.approx(4.314579)
 
 
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", '{"timestamp": 1}\n', '{"timestamp": "x"', '{"a": 1}\nnothing\n'])
-def test_what_is_no_trace_is_a_scenario_error(tmp_path: Path, text: str) -> None:
-    file = tmp_path / f"bad{len(text)}.jsonl"
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n1,2\n", ":1: is not a trace: no columns"),
+        ('{"timestamp": 1}\n', ":1: input_length is missing"),
+        ('{"timestamp": "x"', ":1: Input data was truncated"),
+        ('{"timestamp": 1, "input_length": 5, "output_length": 5}\n\nnothing\n', ":3: "),
+        ('{"timestamp": 1, "input_length": -5, "output_length": 5}\n', ":1: a time or a length that cannot be"),
+        (
+            '{"timestamp": 1, "input_length": 600, "output_length": 5, "hash_ids": [1]}\n',
+            ":1: hash_ids: 1 of them for 600",
+        ),
+        ('{"timestamp": 1, "input_length": [], "output_length": 5}\n', ":1: int\\(\\) argument must be"),
+        ('{"session_id": "s", "input_length": 5, "output_length": 5}\n', ":1: hash_runs is missing"),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.1,374,44\n2023-11-16,1\n",
+            ":3: not as many values",
+        ),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,374,44\n", ":2: Invalid isoformat string"),
+        ("Timestamp,Request tokens,Response tokens\n5,many,3\n", ":2: invalid literal"),
+        ("timestamp,input_tokens,output_tokens\nnan,4,3\n", ":2: a time or a length that cannot be"),
+    ],
+)
+def test_what_is_no_trace_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "bad.jsonl"
     file.write_text(text)
-    if not text:
-        assert formats.read(str(file), None) == ()
-        return
-    with pytest.raises(ScenarioError, match=r"is not a trace"):
+    with pytest.raises(ScenarioError, match=r"bad\.jsonl" + said):
         formats.read(str(file), None)
+
+
+def test_an_empty_file_holds_no_request_and_a_broken_archive_is_named(tmp_path: Path) -> None:
+    empty, broken = tmp_path / "empty.jsonl", tmp_path / "broken.gz"
+    empty.write_text("")
+    assert formats.read(str(empty), None) == ()
+    broken.write_bytes(gzip.compress(b"{}" * 500)[:-9])
+    with pytest.raises(ScenarioError, match=r"broken\.gz is not a trace"):
+        formats.read(str(broken), None)
+
+
+def test_burstgpt_is_read_in_seconds_from_its_first_row_without_what_failed(tmp_path: Path) -> None:
+    file = tmp_path / "b.csv"
+    file.write_text(
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,,1.2,ChatGPT,472,18,490,Conversation log\n"
+        "45.5,s7,0.5,GPT-4,1087,230,1317,Conversation log\n"
+        "118,,0,ChatGPT,417,0,417,API log\n"
+    )
+    first, second = formats.read(str(file), "Model")
+    assert (first.t_s, first.input_tokens, first.output_tokens, first.tenant) == (0, 472, 18, "ChatGPT")
+    assert (second.t_s, second.label, second.tenant) == (40.5, "s7", "GPT-4")
+
+
+def test_servegen_is_read_with_its_share_of_reasoning(tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    file.write_text("request_id,timestamp,input_tokens,output_tokens,reason_ratio\n0,0.5,300,400,0.75\n1,2,10,20,\n")
+    first, second = formats.read(str(file), None)
+    assert (first.t_s, first.output_tokens, first.reasoning_tokens) == (0, 400, 300)
+    assert (second.t_s, second.reasoning_tokens) == (1.5, 0)
+    one = build(scenario(str(file)), 7).requests[0]
+    assert (one.output_tokens, one.reasoning_tokens) == (400, 300)
 
 
 def test_a_missing_file_is_named_with_the_option_that_helps() -> None:
@@ -106,9 +161,9 @@ def test_a_faster_trace_is_the_same_requests_in_less_time(tmp_path: Path) -> Non
 
 
 def test_what_does_not_fit_the_context_is_left_out(tmp_path: Path) -> None:
-    file = written(tmp_path / "t.jsonl", [row(0, 900, 97), row(1, 900, 98)])
+    file = written(tmp_path / "t.jsonl", [row(0, 900, 98), row(1, 900, 99)])
     kept = build(scenario(file, "filter: {max_total_tokens: 1000}"), 7).requests
-    assert [one.input_tokens + one.output_tokens for one in kept] == [999]  # no system message: two marks
+    assert [one.input_tokens + one.output_tokens for one in kept] == [1000]  # no system message: two marks
 
 
 def test_a_field_splits_a_trace_into_tenants(tmp_path: Path) -> None:
@@ -142,6 +197,13 @@ def test_batches_are_spread_up_to_the_next(tmp_path: Path, how: str, low: float,
     times = [one.t_s for one in trace.requests(Random(7))]
     assert times == sorted(times)
     assert low < dispersion([t for t in times if t < 597]) < high
+
+
+def test_a_real_trace_with_batched_times_comes_as_single_requests() -> None:
+    file = trace_file("mooncake_conversation")
+    for how, low, high in (("auto", 0.8, 1.5), ("off", 5, 25)):
+        times = [one.t_s for one in Trace(file=str(file), dequantise=how).requests(Random(7))]  # type: ignore[arg-type]
+        assert low < dispersion([t for t in times if t < 600]) < high
 
 
 def test_auto_leaves_exact_times_alone(tmp_path: Path) -> None:
@@ -180,12 +242,72 @@ def test_hash_runs_share_up_to_where_they_part(tmp_path: Path) -> None:
     by_turn = {(one.session, one.turn): one for one in schedule.requests}
     assert len(by_turn) == 4  # the subagent is left out
     assert shared(schedule, 0, 1) in (640, 0)
-    long = [number for number, one in enumerate(schedule.requests) if one.input_tokens == 64 * 12 + 12]
+    long = [number for number, one in enumerate(schedule.requests) if one.input_tokens == 64 * 12 + 10 + 4]
     assert len(long) == 1
     assert shared(schedule, long[0] - 1, long[0]) == 640
     assert shared(schedule, long[0], long[0] + 1) == 256
     first, other = (one for one in schedule.requests if one.turn == 0)
     assert not {(b.namespace, b.id) for b in first.blocks} & {(b.namespace, b.id) for b in other.blocks}
+
+
+def test_runs_are_cut_into_tools_system_and_who_says_what(tmp_path: Path) -> None:
+    rows = [
+        turn("s", 0, [[1, 10]], tool_tokens=250, system_tokens=120, trigger="user"),
+        turn("s", 1, [[1, 14]], output_length=128, trigger="tool_result"),
+        turn("s", 2, [[1, 18]], trigger="user"),
+        turn("s", 3, [[1, 6], [19, 2]], trigger="tool_result"),  # compacted: nobody knows what is what
+    ]
+    requests = build(scenario(written(tmp_path / "t.jsonl", rows), "users: 1, stagger: 0s"), 7).requests
+    said = [[(role, sum(one.tokens for one in blocks)) for role, blocks in grouped(one.blocks)] for one in requests]
+    first = [("tools", 256), ("system", 128), ("user", 256)]
+    assert said[0] == [*first[:2], ("user", 256 + 10)]
+    assert said[1] == [*first, ("call", 64), ("tool", 192 + 10)]
+    assert said[2] == [*first, ("call", 64), ("tool", 192), ("assistant", 128), ("user", 128 + 10)]
+    assert said[3] == [*first[:2], ("user", 128 + 10)]
+    for number, one in enumerate(requests):
+        assert (
+            one.input_tokens
+            == prompt_tokens(one.blocks)
+            == formats.read(str(tmp_path / "t.jsonl"), None)[number].prompt_tokens
+        )
+
+
+def test_a_sample_is_the_same_under_every_seed_and_keeps_what_shares_a_prefix(tmp_path: Path) -> None:
+    rows = [row(1000 * t, 1500, hash_ids=[0, t % 40, 1000 + t]) for t in range(200)]
+    file = written(tmp_path / "t.jsonl", rows)
+    for by, groups in (("prefix", 40), ("request", 200)):
+        trace = Trace(file=file, sample=Sample(one_in=4, by=by))  # type: ignore[arg-type]
+        taken = trace.requests(Random(1))
+        assert [one.parts for one in taken] == [one.parts for one in trace.requests(Random(2))]
+        names = {one.parts[1][0] for one in taken}
+        assert len(taken) == pytest.approx(50, abs=25)
+        assert by == "request" or len(taken) == 5 * len(names)
+        assert len(names) < groups
+    assert [
+        one.t_s
+        for one in Trace(file=file, tenant_field="timestamp", rows=Filter(tenants=("3000",))).requests(Random(1))
+    ] == [3]
+
+
+def test_a_journal_is_a_trace_and_its_schedule_survives_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    made = arm(journal=path)
+    before = [one for one in build(made.scenario, 3).requests if one.t < 22]  # the run is over when its window is
+    run(made, 3)
+    path.write_text(path.read_text() + '{"seq": 9999, "t"')  # cut off in writing
+    one = scenario(str(path), "tenant_field: tenant")
+    again = build(one, 7)
+
+    def told(t: float, row: Planned, most: int | None) -> tuple[object, ...]:
+        return row.tenant, row.priority, round(t, 6), row.input_tokens, most, row.stream
+
+    assert [told(row.t, row, row.max_tokens) for row in again.requests[: len(before)]] == [
+        told(row.t - before[0].t, row, min(8192, 16384 - row.input_tokens)) for row in before
+    ]
+    again.write(tmp_path / "schedule.jsonl.gz")
+    read = saved(tmp_path / "schedule.jsonl.gz")
+    assert tuple(read.requests) == again.requests
+    assert (read.digest(), read.totals, read.scenario_digest) == (again.digest(), again.totals, one.digest())
 
 
 def test_a_session_is_a_chain_of_turns_that_wait_for_the_one_before(tmp_path: Path) -> None:
