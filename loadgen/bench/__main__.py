@@ -23,7 +23,10 @@ class _RunByDefault(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_RunByDefault, help="Load on a server you name, and what it sustains within your SLO.", no_args_is_help=True
+    cls=_RunByDefault,
+    help="Load on a server you name, and what it sustains within your SLO.",
+    subcommand_metavar="SCENARIO --url URL ... | COMMAND ...",
+    no_args_is_help=True,
 )
 
 
@@ -138,7 +141,7 @@ def run(  # noqa: PLR0913  # one parameter per flag
         int, typer.Option(min=1, help="Requests of each of them, at least.", rich_help_panel=SEARCH)
     ] = 500,
 ) -> None:
-    """Send a scenario to a server. The word `run` may be left out."""
+    """Send a scenario to a server (the word `run` may be left out)."""
     from loadgen.bench.command import bench_command
     from loadgen.bench.exits import BenchError
     from loadgen.bench.options import BenchOptions, factors

@@ -53,11 +53,11 @@ _HIDDEN = "[key]"
 
 
 def keys(file: Path | None, variables: Mapping[str, str], environ: Mapping[str, str]) -> Keys:
-    """Those of `file`, and of `variables` (tenant to the name of one) for tenants that are not in it. BenchError."""
+    """Those of `file`, and of `variables` (tenant to the name of one) for tenants that it has none for. BenchError."""
     given = {} if file is None else _read(file)
     origin = dict.fromkeys(given, str(file))
     for tenant, variable in variables.items():
-        if tenant not in given:
+        if tenant not in given and EVERY not in given:
             origin[tenant] = f"the variable {variable}"
             if environ.get(variable):
                 given[tenant] = environ[variable]

@@ -64,11 +64,13 @@ def test_a_url_is_shown_without_what_is_secret_in_it(url: str, text: str) -> Non
 
 def test_keys_come_from_the_file_and_then_from_variables(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
-    file.write_text(f"chat: {KEY}\n'*': other\n")
+    file.write_text(f"chat: {KEY}\n")
     made = keys(file, {"chat": "CHAT", "docs": "DOCS", "jobs": "JOBS"}, {"CHAT": "unused", "DOCS": "from-docs"})
-    assert (made.of("chat"), made.of("docs"), made.of("anybody")) == (KEY, "from-docs", "other")
+    assert (made.of("chat"), made.of("docs"), made.of("anybody")) == (KEY, "from-docs", "")
     assert "keys.yaml" in made.advice("chat")
     assert made.advice("jobs") == "its key comes from the variable JOBS"
+    file.write_text(f"chat: {KEY}\n'*': other\n")
+    assert keys(file, {"docs": "DOCS"}, {"DOCS": "unused"}).of("docs") == "other"
     alone = keys(None, {"jobs": "JOBS"}, {})
     assert alone.of("jobs") == "" and alone.advice("jobs").endswith("JOBS, which is not set")
     assert "--keys FILE" in alone.advice("chat")

@@ -1,0 +1,253 @@
+"""`forebay bench` from end to end, as a process, on simulated engines: files, exit codes, what is said and what is not."""
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.engines import Engine
+from tests.kit.processes import Child, free_ports, until
+from tests.loadgen.benching import BUSY, KEYS, TINY, bench, command, ended, simulated, started
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Answers at once, obeys markers, and tells what came from its cache."""
+    directory = tmp_path_factory.mktemp("engine")
+    with simulated(directory, "--profile", "noop", "--allow-markers", "--enable-prompt-tokens-details") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Wants a key, and takes no more than 512 tokens."""
+    flags = ("--profile", "noop", "--api-key", KEYS["KEY_CHAT"], "--max-model-len", "512", "--max-num-seqs", "64")
+    with simulated(tmp_path_factory.mktemp("guarded"), *flags, "--max-num-batched-tokens", "512") as made:
+        yield made
+
+
+async def test_a_run_leaves_its_files_and_a_report(engine: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--json", "--scrape", engine.url, "--probe", "5", "--prime")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report == done.report and report["schema"] == "forebay.report/1"
+    assert report["slo_met"] and report["totals"]["ok"] == report["totals"]["offered"] > 120
+    assert report["target"]["model"] == "noop" and report["run"]["length_control"] == "marker"
+    assert {cell["tenant"]: cell["judged"] for cell in report["cells"]} == {"chat": True, "jobs": False}
+    assert report["probe"]["completed"]["count"] >= 15
+    assert {name for name in ("V5", "V6", "V7", "V8") if done.rule(name)["state"] != "ok"} == set()
+    assert done.rule("V9")["value"] > 0
+    for file in (
+        "schedule.jsonl.gz",
+        "requests.jsonl",
+        "requests.csv",
+        "timeline.csv",
+        "scrapes.jsonl",
+        "health.jsonl",
+    ):
+        assert (done.folder / file).stat().st_size > 0, file
+    assert len(done.requests) == 4 * 8 + 4 * 36
+
+
+async def test_no_key_and_no_userinfo_is_ever_written(engine: Engine, tmp_path: Path) -> None:
+    url = engine.url.replace("http://", "http://somebody:password-in-url@")
+    done = await bench(tmp_path, "--url", url, "--set", "duration=3s")
+    assert done.code == 0, done.err
+    written = done.everything()
+    for secret in (*KEYS.values(), "password-in-url", "somebody"):
+        assert secret.encode() not in written
+
+
+async def test_without_a_terminal_progress_is_plain_lines_and_the_report_is_alone_on_stdout(
+    engine: Engine, tmp_path: Path
+) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--set", "duration=6s")
+    assert done.code == 0, done.err
+    assert re.search(r"^tiny: 5 of 7 s, measuring: sent \d+, in flight \d+, ", done.err, re.M), done.err
+    assert "tiny: finished: sent 308" in done.err
+    assert "\x1b" not in done.out + done.err
+    assert "SLO met" in done.out and "finished" not in done.out
+    assert "V1, V2" in done.out, "what is allowed is said"
+
+
+async def test_quiet_says_nothing_but_the_report(engine: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--quiet")
+    assert done.code == 0 and done.err == ""
+    assert "SLO met" in done.out
+
+
+async def test_a_goal_that_is_missed_is_told_by_the_exit_code(engine: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--set", "slo.ttft.base_ms=0.001", "--set", "slo.target=0.5")
+    assert done.code == 1, done.err
+    assert "SLO missed" in done.out
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments", "words"),
+    [
+        (TINY + "tennants: []\n", (), "tennants"),
+        (TINY.replace("rate: 36", "rate: -1"), (), "rate"),
+        (TINY.replace("tenants:", "tenants: ["), (), "line"),
+        (TINY, ("--set", "tenants.nobody.weight=2"), "there is no nobody"),
+        (TINY, ("--set", "fleet.engines.e.count=2"), "only the scenario"),
+        (TINY, ("--scale-tenant", "nobody=2"), "no tenant is called that; there are chat, jobs"),
+        (TINY, ("--allow", "V11"), "there are V1, V2"),
+        (TINY, ("--tail", "5"), "500ms, 30s or 10m"),
+        (TINY, ("--keys", "/nowhere/keys.yaml"), "No such file"),
+        (TINY, ("--url", "ftp://127.0.0.1"), "http"),
+        (TINY, ("--find-max-rate", "--scale-tenant", "chat", "--scale-tenant", "jobs"), "one tenant"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_before_anything_is_sent(
+    scenario: str, arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    url = () if "--url" in arguments else ("--url", "http://127.0.0.1:9")
+    done = await bench(tmp_path, *url, *arguments, scenario=scenario)
+    assert done.code == 2, done.err
+    assert words in done.err and "Traceback" not in done.err
+    assert not (done.folder / "requests.jsonl").exists()
+
+
+async def test_a_run_that_says_too_little_is_invalid_unless_that_is_allowed(engine: Engine, tmp_path: Path) -> None:
+    short = ("--url", engine.url, "--set", "duration=1s")
+    done = await bench(tmp_path, *short)
+    assert done.code == 3, done.err
+    assert "INVALID" in done.out and done.rule("V8")["state"] == "breach"
+    again = tmp_path / "again"
+    again.mkdir()
+    done = await bench(again, *short, "--allow", "V8")
+    assert done.code == 0 and done.rule("V8")["state"] == "allowed"
+    assert "V8" in done.out
+
+
+async def test_preflight_names_the_tenant_whose_key_is_refused(guarded: Engine, tmp_path: Path) -> None:
+    done = await bench(
+        tmp_path, "--url", guarded.url, env={"KEY_CHAT": KEYS["KEY_CHAT"], "KEY_JOBS": "wrong-key-of-jobs"}
+    )
+    assert done.code == 4, done.err
+    assert "tenant jobs" in done.err and "401" in done.err and "the variable KEY_JOBS" in done.err
+    assert "wrong-key" not in done.err
+
+
+async def test_preflight_says_which_key_is_missing(guarded: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", guarded.url, env={})
+    assert done.code == 4
+    assert "tenant chat" in done.err and "the variable KEY_CHAT, which is not set" in done.err
+
+
+async def test_preflight_finds_prompts_that_do_not_fit(guarded: Engine, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"'*': {KEYS['KEY_CHAT']}\n")
+    long = ("--set", "tenants.jobs.input.value=600")
+    done = await bench(tmp_path, "--url", guarded.url, "--keys", str(keys), *long)
+    assert done.code == 4, done.err
+    assert "tenant jobs" in done.err and "context of 512" in done.err and "input.max" in done.err
+
+
+async def test_preflight_names_the_models_that_are_there(engine: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--model", "gpt-9")
+    assert done.code == 4
+    assert "tenant chat" in done.err and "gpt-9" in done.err and "/v1/models has noop" in done.err
+
+
+async def test_preflight_says_that_nobody_is_there(tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", f"http://127.0.0.1:{free_ports(1)[0]}")
+    assert done.code == 4
+    assert "is the server there" in done.err
+
+
+async def _interrupted(child: Child, times: int) -> None:
+    """Ctrl-C that often, once the load is on its way."""
+    file = child.out.parent / "out" / "requests.jsonl"
+    await until(lambda: file.exists() and file.stat().st_size > 4000, 60, "nothing was sent")
+    for time in range(times):
+        child.signal(signal.SIGINT)
+        if time + 1 < times:
+            await until(lambda: "Ctrl-C again" in child.err.read_text(), 10, "the first Ctrl-C was not heard")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, times: int) -> None:
+    child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", "--allow", "V8", *BUSY)
+    await _interrupted(child, times)
+    done = await ended(child, tmp_path, 15)
+    assert done.code == 130, done.err
+    assert "Traceback" not in done.err
+    report = done.report
+    assert report["run"]["interrupted"] and report["totals"]["ok"] > 10
+    assert report["window_s"] < 30
+    assert any("interrupted" in told for told in report["warnings"])
+    assert "interrupted" in done.out
+
+
+async def test_after_a_kill_the_report_is_made_of_what_was_written(engine: Engine, tmp_path: Path) -> None:
+    child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", *BUSY)
+    file = tmp_path / "out" / "requests.jsonl"
+    await until(lambda: file.exists() and len(file.read_bytes().splitlines()) > 60, 60, "nothing was sent")
+    child.kill()
+    assert not (tmp_path / "out" / "report.json").exists()
+    again = await command(tmp_path, "report", "out", "--json")
+    assert again.code == 130, again.err
+    report = json.loads(again.out)
+    assert report["totals"]["ok"] > 30 and report["run"]["finished"] is None
+    assert any("killed" in told for told in report["warnings"])
+
+
+async def test_ctrl_c_before_the_load_ends_the_command(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # accepts, and never answers
+        child = started(tmp_path, "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        await until(lambda: "requests in" in child.err.read_text(), 30, "it does not begin")
+        child.signal(signal.SIGINT)
+        done = await ended(child, tmp_path, 10)
+    assert done.code == 130
+    assert "before anything was measured" in done.err and "Traceback" not in done.err
+
+
+async def test_a_dry_run_sends_nothing(tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--dry-run", "--scale", "2")
+    assert done.code == 0, done.err
+    assert "352 requests" in done.out
+    assert not done.folder.exists()
+
+
+async def test_a_saved_schedule_is_sent_as_it_is(engine: Engine, tmp_path: Path) -> None:
+    first = await bench(tmp_path, "--url", engine.url, "--seed", "3")
+    again = tmp_path / "again"
+    again.mkdir()
+    second = await bench(again, "--url", engine.url, "--schedule", str(first.folder / "schedule.jsonl.gz"))
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert first.report["schedule"] == second.report["schedule"]
+    assert first.report["totals"]["cached_tokens"] == second.report["totals"]["cached_tokens"], "another salt"
+
+
+async def test_without_a_salt_the_second_run_is_seen_to_measure_the_first_ones_cache(
+    engine: Engine, tmp_path: Path
+) -> None:
+    unsalted = ("--url", engine.url, "--salt", "none")
+    first = await bench(tmp_path, *unsalted)
+    again = tmp_path / "again"
+    again.mkdir()
+    second = await bench(again, *unsalted)
+    assert (first.code, second.code) == (0, 3), first.err + second.err
+    assert second.rule("V6")["state"] == "breach"
+    assert "no salt" in first.out and "no salt" in second.out
+
+
+async def test_the_scenarios_and_their_schema_are_listed(tmp_path: Path) -> None:
+    listed = await command(tmp_path, "list")
+    assert listed.code == 0 and "mixed-lengths" in listed.out and "smoke" in listed.out
+    schema = await command(tmp_path, "schema")
+    assert schema.code == 0 and "tenants" in json.dumps(json.loads(schema.out))
+
+
+async def test_without_words_it_says_what_there_is(tmp_path: Path) -> None:
+    done = await command(tmp_path)
+    assert done.code == 2 and "list" in done.err + done.out
+    helped = await command(tmp_path, "--help")
+    assert helped.code == 0 and "SCENARIO" in helped.out
