@@ -205,5 +205,17 @@ def schema() -> None:
     print_schema()
 
 
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was.")],
+    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on stdout.")] = False,
+) -> None:
+    """Make the reports of a run again from what it wrote as it went, also after a kill."""
+    from loadgen.bench.rules import rules
+    from loadgen.report.command import report_command
+
+    raise typer.Exit(report_command(folder, rules, json=as_json))
+
+
 if __name__ == "__main__":
     app(prog_name="forebay bench")

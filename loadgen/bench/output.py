@@ -12,8 +12,8 @@ from loadgen.bench.find_rate import CLIENT_LIMIT, Found
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Ready
 from loadgen.offer import described as offered
+from loadgen.report.console import lines
 from loadgen.report.document import Report
-from loadgen.report.making import make as _unused  # noqa
 from loadgen.sim.search import CLOSE, CONFIRMED_BY
 
 _PLAIN_WIDTH = 140  # without a terminal
@@ -47,7 +47,7 @@ def reported(report: Report, notes: Iterable[str], options: BenchOptions) -> Non
         sys.stdout.buffer.flush()
         return
     page = _page()
-    for one in [f"{report.name}: valid {report.validity.valid}, SLO met {report.slo_met}"]:
+    for one in lines(report):
         page.print(one, highlight=False)
     for note in notes:
         page.print(note, highlight=False, markup=False, soft_wrap=True)

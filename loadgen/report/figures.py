@@ -125,6 +125,7 @@ def figures(judged: Sequence[Judged], output_tokens: float, window_s: float, pau
 
     `pauses` are those of `judged` where they are counted already.
     """
+    window_s = window_s or math.inf  # one that was cut off before its beginning has no rates
     outcomes = Counter(one.sample.outcome for one in judged)
     ok = [one for one in judged if one.sample.outcome is Outcome.OK]
     good = [one for one in judged if one.good]

@@ -162,10 +162,15 @@ async def test_preflight_says_that_nobody_is_there(tmp_path: Path) -> None:
     assert "is the server there" in done.err
 
 
-async def _interrupted(child: Child, times: int) -> None:
-    """Ctrl-C that often, once the load is on its way."""
+async def sent(child: Child, requests: int) -> None:
+    """Until so many have ended."""
     file = child.out.parent / "out" / "requests.jsonl"
-    await until(lambda: file.exists() and file.stat().st_size > 4000, 60, "nothing was sent")
+    await until(lambda: file.exists() and file.read_bytes().count(b"\n") > requests, 60, "nothing is sent")
+
+
+async def interrupted(child: Child, times: int, requests: int) -> None:
+    """Ctrl-C that often, once so many requests have ended."""
+    await sent(child, requests)
     for time in range(times):
         child.signal(signal.SIGINT)
         if time + 1 < times:
@@ -175,7 +180,7 @@ async def _interrupted(child: Child, times: int) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, times: int) -> None:
     child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", "--allow", "V8", *BUSY)
-    await _interrupted(child, times)
+    await interrupted(child, times, 60)
     done = await ended(child, tmp_path, 15)
     assert done.code == 130, done.err
     assert "Traceback" not in done.err
@@ -186,10 +191,17 @@ async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, t
     assert "interrupted" in done.out
 
 
+async def test_ctrl_c_in_the_warm_up_leaves_a_report_of_nothing(engine: Engine, tmp_path: Path) -> None:
+    child = started(tmp_path, "--url", engine.url, "--set", "warmup=60s", *BUSY)
+    await interrupted(child, 1, 3)
+    done = await ended(child, tmp_path, 15)
+    assert done.code == 130, done.err
+    assert done.report["totals"]["offered"] == 0 and "nothing was measured" in done.out
+
+
 async def test_after_a_kill_the_report_is_made_of_what_was_written(engine: Engine, tmp_path: Path) -> None:
     child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", *BUSY)
-    file = tmp_path / "out" / "requests.jsonl"
-    await until(lambda: file.exists() and len(file.read_bytes().splitlines()) > 60, 60, "nothing was sent")
+    await sent(child, 60)
     child.kill()
     assert not (tmp_path / "out" / "report.json").exists()
     again = await command(tmp_path, "report", "out", "--json")
