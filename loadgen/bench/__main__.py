@@ -143,49 +143,44 @@ def run(  # noqa: PLR0913  # one parameter per flag
 ) -> None:
     """Send a scenario to a server (the word `run` may be left out)."""
     from loadgen.bench.command import bench_command
-    from loadgen.bench.exits import BenchError
-    from loadgen.bench.options import BenchOptions, factors
+    from loadgen.bench.options import BenchOptions
 
-    try:
-        searched = [one for one in scale_tenant or () if "=" not in one] if find_max_rate else []
-        options = BenchOptions(
-            scenario=scenario,
-            urls=tuple(url or ()),
-            model=model,
-            api=api,
-            workers=workers,
-            timeout_s=timeout,
-            connect_timeout_s=connect_timeout,
-            max_open=max_open,
-            retries=retries,
-            honour_retry_after=honour_retry_after,
-            scrape=tuple(scrape or ()),
-            probe=probe,
-            salt=salt,
-            prime=prime,
-            length_control=length_control,
-            scale=scale,
-            rates=factors(one for one in scale_tenant or () if one not in searched),
-            tail_s=tail,
-            seed=seed,
-            out=out,
-            keys=keys,
-            changes=tuple(change or ()),
-            schedule=schedule,
-            trace=trace,
-            allow=tuple(allow or ()),
-            find_max_rate=find_max_rate,
-            start=start,
-            probe_s=probe_seconds,
-            probe_requests=probe_requests,
-            searched=tuple(searched),
-            json=as_json,
-            quiet=quiet,
-            dry_run=dry_run,
-        )
-    except BenchError as error:
-        typer.echo(f"forebay bench: {error}", err=True)
-        raise typer.Exit(error.code) from error
+    searched = [one for one in scale_tenant or () if "=" not in one] if find_max_rate else []
+    options = BenchOptions(
+        scenario=scenario,
+        urls=tuple(url or ()),
+        model=model,
+        api=api,
+        workers=workers,
+        timeout_s=timeout,
+        connect_timeout_s=connect_timeout,
+        max_open=max_open,
+        retries=retries,
+        honour_retry_after=honour_retry_after,
+        scrape=tuple(scrape or ()),
+        probe=probe,
+        salt=salt,
+        prime=prime,
+        length_control=length_control,
+        scale=scale,
+        rates=tuple(one for one in scale_tenant or () if one not in searched),
+        tail_s=tail,
+        seed=seed,
+        out=out,
+        keys=keys,
+        changes=tuple(change or ()),
+        schedule=schedule,
+        trace=trace,
+        allow=tuple(allow or ()),
+        find_max_rate=find_max_rate,
+        start=start,
+        probe_s=probe_seconds,
+        probe_requests=probe_requests,
+        searched=tuple(searched),
+        json=as_json,
+        quiet=quiet,
+        dry_run=dry_run,
+    )
     raise typer.Exit(bench_command(options))
 
 

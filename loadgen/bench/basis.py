@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 
 from loadgen.bench.extra import PROBE
+from loadgen.bench.facts import Facts, facts
 from loadgen.bench.options import BenchOptions, shown
 from loadgen.bench.preflight import Ready
 from loadgen.report.folder import Basis, Goal
@@ -17,30 +18,30 @@ from loadgen.schedule import Schedule
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is offered, and the goals it is judged by."""
+    """What is offered, and the goals it is judged by. Sending ends at `total_s`."""
 
     scenario: Scenario
     schedule: Schedule
-    drawn: bool = True  # the schedule is the scenario's
+    facts: Facts
+    total_s: float
 
     @property
     def window_s(self) -> tuple[float, float]:
         """Start and end of what is measured."""
         return self.schedule.window_start_s, self.schedule.window_end_s
 
-    @property
-    def total_s(self) -> float:
-        """When sending ends. A saved schedule may be longer than its scenario says."""
-        last_s = max((one.t for one in self.schedule.requests), default=0.0)
-        return max(self.schedule.window_end_s, self.scenario.total_s if self.drawn else 0.0, last_s)
+
+def plan(scenario: Scenario, schedule: Schedule, *, drawn: bool = True) -> Plan:
+    """With what is to be known of it; a schedule that was not `drawn` from the scenario has its own end."""
+    known = facts(schedule)
+    total_s = max(schedule.window_end_s, known.last_s, scenario.total_s if drawn else 0.0)
+    return Plan(scenario=scenario, schedule=schedule, facts=known, total_s=total_s)
 
 
 def basis(options: BenchOptions, plan: Plan, ready: Ready, salt: str, began_s: float) -> Basis:
     """All of it; how the run ends is added when it has."""
     scenario, schedule = plan.scenario, plan.schedule
     start_s, end_s = plan.window_s
-    cells = sorted({(one.tenant, one.cls) for one in schedule.requests})
-    tenants = sorted({tenant for tenant, _ in cells})
     return Basis(
         started=utc(began_s),
         seed=schedule.seed,
@@ -56,9 +57,9 @@ def basis(options: BenchOptions, plan: Plan, ready: Ready, salt: str, began_s: f
                 slo=scenario.goal(tenant, cls),
                 expect_rejects=scenario.source(tenant).expect_rejects,
             )
-            for tenant, cls in cells
+            for tenant, cls in plan.facts.cells
         ),
-        weights={tenant: scenario.source(tenant).weight for tenant in tenants},
+        weights={tenant: scenario.source(tenant).weight for tenant in plan.facts.tenants},
         scenario=msgspec.to_builtins(scenario),
         target=_target(options, ready),
         environment=environment(),

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import aiohttp
 import uvloop
@@ -14,14 +15,15 @@ from loadgen.bench import output
 from loadgen.bench.basis import Plan
 from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.find_rate import find_max_rate
-from loadgen.bench.folder import folder
+from loadgen.bench.folder import folder, kept
 from loadgen.bench.options import BenchOptions, check
 from loadgen.bench.preflight import preflight
-from loadgen.bench.prepare import asked, keys_of, prepared, seed_of
+from loadgen.bench.prepare import asked, keys_of, planned, scenario_of, schedule_of, seed_of
 from loadgen.bench.run import Course, measured
 from loadgen.bench.stop import Stop
 from loadgen.client import ClientError
 from loadgen.report.document import ReportError
+from loadgen.report.folder import SCHEDULE
 from loadgen.scenario import ScenarioError
 
 
@@ -29,13 +31,14 @@ def bench_command(options: BenchOptions) -> int:
     """Run it; the exit code. Whatever the error, it says what and where, and shows no key."""
     try:
         check(options)
-        plan = prepared(options)
+        scenario = scenario_of(options)
         if options.dry_run:
-            output.described(plan)
+            output.described(scenario, schedule_of(options, scenario))
             return Exit.MET
-        command = _Command(options, plan)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(command.run())
+        with kept(folder(options.out, scenario.name, time.time())) as path:
+            command = _Command(options, planned(options, scenario, path / SCHEDULE), path)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(command.run())
     except BenchError as error:
         return _failed(error, error.code)
     except (ScenarioError, ClientError) as error:
@@ -55,12 +58,12 @@ def _failed(why: object, code: Exit) -> int:
 
 
 class _Command:
-    def __init__(self, options: BenchOptions, plan: Plan) -> None:
+    def __init__(self, options: BenchOptions, plan: Plan, folder: Path) -> None:
         self._options = options
         self._plan = plan
         self._keys = keys_of(options, plan, os.environ)
         self._screen = Console(stderr=True)
-        self._folder = folder(options.out, plan.scenario.name, time.time())
+        self._folder = folder
 
     async def run(self) -> int:
         options, plan = self._options, self._plan
@@ -68,7 +71,7 @@ class _Command:
         stop.install()
         self._say(output.announced(plan, options))
         async with aiohttp.ClientSession() as session:
-            ready = await preflight(plan.schedule, asked(options, plan), self._keys)
+            ready = await preflight(plan.facts, asked(options, plan), self._keys)
             self._say(output.found(ready))
             course = Course(
                 options=options, keys=self._keys, ready=ready, screen=self._screen, stop=stop, session=session

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.bench import scrape
-from loadgen.bench.basis import Plan
+from loadgen.bench.basis import plan
 from loadgen.bench.rules import rules
 from loadgen.bench.run import Course, measured
 from loadgen.report import folder as files
@@ -82,14 +82,14 @@ class _Search:
         options = self._course.options
         only = options.searched[0] if options.searched else None
         scenario = shortened(self._scenario, scale, options.probe_s, only, options.probe_requests)
-        plan = Plan(scenario=scenario, schedule=build(scenario, seed))
-        misses = Misses(scenario, plan.schedule)
+        offered = plan(scenario, build(scenario, seed))
+        misses = Misses(scenario, offered.schedule)
         folder = self._folder / f"probe-{len(self._made) + 1:02}"
         folder.mkdir()
         await self._idle()
-        rate = len(plan.schedule.requests) / plan.total_s
+        rate = len(offered.facts.due) / offered.total_s
         title = f"{scenario.name} x {scale:.3g}, {rate:.1f}/s, seed {seed}"
-        report, _ = await measured(self._course, plan, folder, title, misses.too_many)
+        report, _ = await measured(self._course, offered, folder, title, misses.too_many)
         why = "attainment" if misses.cut else _why(report)
         made = _Made(
             probe=RateProbe(

@@ -3,9 +3,12 @@
 import re
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from loadgen.bench.exits import BenchError
+from loadgen.report.folder import SCHEDULE
 
 RUNS = Path("runs")
 
@@ -24,6 +27,17 @@ def folder(wanted: Path | None, scenario: str, began_s: float) -> Path:
     if taken:
         raise BenchError(f"--out {path}: {taken} of another run is there; name a new folder")
     return path
+
+
+@contextmanager
+def kept(path: Path) -> Iterator[Path]:
+    """The folder for a while; gone afterwards if nothing but a schedule has come into it."""
+    try:
+        yield path
+    finally:
+        if {one.name for one in path.iterdir()} <= {SCHEDULE}:
+            (path / SCHEDULE).unlink(missing_ok=True)
+            path.rmdir()
 
 
 def name(scenario: str, began_s: float) -> str:

@@ -26,7 +26,7 @@ def listed() -> None:
 
 def print_schema() -> None:
     """The schema."""
-    text = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Scenario)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(scenarios.schema()), indent=2)
     sys.stdout.buffer.write(text + b"\n")
 
 

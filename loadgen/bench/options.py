@@ -1,7 +1,6 @@
 """What the command line of `forebay bench` says, and which of it does not go together."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m)")
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Names are the options'. Times in s; `rates` are factors by tenant; None: what the scenario says."""
+    """Names are the options'. Times in s; None: what the scenario says."""
 
     scenario: str | None = None
     urls: tuple[str, ...] = ()
@@ -34,7 +33,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     prime: bool = False
     length_control: LengthControl | Literal["auto"] | None = None
     scale: float | None = None
-    rates: dict[str, float] = {}
+    rates: tuple[str, ...] = ()  # NAME=X: factors of single tenants
     tail_s: float | None = None
     seed: int | None = None
     out: Path | None = None
@@ -60,25 +59,8 @@ def duration(text: str) -> float:
     return seconds(text)
 
 
-def factors(given: Iterable[str]) -> dict[str, float]:
-    """`--scale-tenant NAME=X` by name. BenchError."""
-    made = {}
-    for text in given:
-        name, equals, value = text.rpartition("=")
-        try:
-            factor = float(value)
-        except ValueError:
-            factor = 0.0
-        if not equals or not name or not 0 < factor < float("inf"):
-            raise BenchError(f"--scale-tenant {text}: expected NAME=X with X above 0, like chat=1.5")
-        made[name] = factor
-    return made
-
-
 def check(options: BenchOptions) -> None:
     """BenchError for options that cannot be, or do not go together."""
-    if options.scenario is None and options.schedule is None:
-        raise BenchError("name a scenario, or --schedule FILE; `forebay bench list` has the standard ones")
     if not options.dry_run and not options.urls:
         raise BenchError("--url is missing: where to send, like http://127.0.0.1:8000")
     unknown = [rule for rule in options.allow if rule not in RULES]

@@ -14,6 +14,8 @@ from loadgen.bench.preflight import Ready
 from loadgen.offer import described as offered
 from loadgen.report.console import lines
 from loadgen.report.document import Report
+from loadgen.scenario import Scenario
+from loadgen.schedule import Schedule
 from loadgen.sim.search import CLOSE, CONFIRMED_BY
 
 _PLAIN_WIDTH = 140  # without a terminal
@@ -21,13 +23,13 @@ _PLAIN_WIDTH = 140  # without a terminal
 
 def announced(plan: Plan, options: BenchOptions) -> str:
     """What is about to be sent."""
-    scenario, schedule = plan.scenario, plan.schedule
+    scenario, known = plan.scenario, plan.facts
     if options.find_max_rate:
         return f"{scenario.name}: searching the highest rate, in runs of {options.probe_s:g} s and more"
-    rate = len(schedule.requests) / plan.total_s
+    rate = len(known.due) / plan.total_s
     return (
-        f"{scenario.name}, seed {schedule.seed}: {len(schedule.requests):,} requests in {plan.total_s:g} s "
-        f"({rate:.1f}/s), {schedule.measured:,} of them measured; then up to {options.timeout_s:g} s for the last answers"
+        f"{scenario.name}, seed {plan.schedule.seed}: {len(known.due):,} requests in {plan.total_s:g} s "
+        f"({rate:.1f}/s), {known.measured:,} of them measured; then up to {options.timeout_s:g} s for the last answers"
     )
 
 
@@ -93,9 +95,9 @@ def _probes(search: Found) -> Table:
     return made
 
 
-def described(plan: Plan) -> None:
+def described(scenario: Scenario, schedule: Schedule) -> None:
     """What would be offered."""
-    sys.stdout.write(offered(plan.scenario, plan.schedule))
+    sys.stdout.write(offered(scenario, schedule))
 
 
 def _page() -> Console:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from loadgen.bench.exits import BenchError, Exit
+from loadgen.bench.facts import Facts
 from loadgen.bench.keys import Keys
 from loadgen.bench.lengths import PLANNED_MARKS, Sizes, chosen_control, measured_sizes
 from loadgen.client import Api, LengthControl, Question, Reply, Target, ask, fetch
 from loadgen.report.record import REJECTED, Outcome
-from loadgen.schedule import Schedule
 from loadgen.workload.prompts import Block, Prose
 
 AT_ONCE = 8
@@ -58,22 +58,19 @@ class _Cards(msgspec.Struct):
     data: list[_Card]
 
 
-async def preflight(schedule: Schedule, asked: Asked, keys: Keys) -> Ready:
+async def preflight(facts: Facts, asked: Asked, keys: Keys) -> Ready:
     """Ask every tenant's server. BenchError with the first thing that would spoil the run."""
-    return await _Preflight(schedule, asked, keys).run()
+    return await _Preflight(facts, asked, keys).run()
 
 
 class _Preflight:
-    def __init__(self, schedule: Schedule, asked: Asked, keys: Keys) -> None:
-        self._schedule = schedule
+    def __init__(self, facts: Facts, asked: Asked, keys: Keys) -> None:
+        self._longest = facts.tenants
         self._asked = asked
         self._keys = keys
         self._prose = Prose(secrets.token_hex(8))
         self._tenants = asked.tenants
         self._cards: dict[str, list[_Card]] = {}
-        self._lengths: dict[str, int] = {}  # of the longest prompt, by tenant
-        for one in schedule.requests:
-            self._lengths[one.tenant] = max(one.input_tokens, self._lengths.get(one.tenant, 0))
 
     async def run(self) -> Ready:
         targets = {tenant: self._targets(tenant, self._asked.model or "") for tenant in self._tenants}
@@ -83,7 +80,9 @@ class _Preflight:
         await self._each(targets, self._tiny)
         first = targets[self._tenants[0]][0]
         control = self._asked.control or await chosen_control(first, self._options)
-        sizes = await measured_sizes(first, self._prose, max(self._lengths.values()), self._options)
+        sizes = await measured_sizes(
+            first, self._prose, max(one.input_tokens for one in self._longest.values()), self._options
+        )
         context = self._context(model)
         self._check_context(context, sizes)
         await self._each(self._longest_askers(targets), self._largest)
@@ -146,7 +145,7 @@ class _Preflight:
             raise self._failed(tenant, target, reply, f"model {target.model}")
 
     async def _largest(self, tenant: str, target: Target) -> None:
-        largest = self._lengths[tenant]
+        largest = self._longest[tenant].input_tokens
         text = self._prose.text(Block(namespace=f"preflight/{tenant}", id=0, tokens=max(1, largest - PLANNED_MARKS)))
         reply = await self._patient(target, Question(text=text, max_tokens=1))
         if reply.sample.outcome is Outcome.OK:
@@ -171,7 +170,7 @@ class _Preflight:
 
     def _longest_askers(self, targets: Targets) -> Targets:
         """For each server the tenant with the longest prompt there."""
-        by_length = sorted(self._lengths, key=lambda tenant: self._lengths[tenant])
+        by_length = sorted(self._longest, key=lambda tenant: self._longest[tenant].input_tokens)
         longest = {target.shown: (tenant, target) for tenant in by_length for target in targets[tenant]}
         return {tenant: [target for one, target in longest.values() if one == tenant] for tenant in by_length}
 
@@ -183,12 +182,10 @@ class _Preflight:
         """A prompt that fits may leave too little room for the answer that it asks for."""
         if context is None:
             return
-        for one in self._schedule.requests:
-            answer = one.max_tokens or one.output_tokens
-            needed = round(sizes.real(one.input_tokens)) + answer
-            if needed > context:
+        for tenant, one in self._longest.items():
+            if round(sizes.real(one.prompt)) + one.answer > context:
                 raise BenchError(
-                    f"tenant {one.tenant}: a prompt of {one.input_tokens:,} tokens with an answer of up to {answer:,} "
+                    f"tenant {tenant}: a prompt of {one.prompt:,} tokens with an answer of up to {one.answer:,} "
                     f"does not fit into the model's context of {context:,}; take a server with more, or less of either "
                     "(--set tenants.NAME.input.max=N, max_tokens)",
                     Exit.UNREACHABLE,

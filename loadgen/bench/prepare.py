@@ -1,27 +1,59 @@
 """From options to what is offered: scenario, schedule, keys, where each tenant's requests go."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
-from loadgen.bench.basis import Plan
+from loadgen import offer
+from loadgen.bench.basis import Plan, plan
 from loadgen.bench.exits import BenchError
 from loadgen.bench.extra import PROBE
 from loadgen.bench.keys import Keys, keys
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Asked
 from loadgen.scenario import Scenario
-from loadgen.schedule import build
-from loadgen.sim import inputs
+from loadgen.schedule import Schedule, build, planned_in, saved
 from loadgen.workload.fields import duration
 
+LARGE = 100_000  # requests: a schedule of more of them stays in its file
 
-def prepared(options: BenchOptions) -> Plan:
-    """The scenario as the options change it, and its schedule. ScenarioError."""
-    scenario = _scenario(options)
+
+def scenario_of(options: BenchOptions) -> Scenario:
+    """The scenario as the options change it. ScenarioError."""
+    if options.scenario is None:
+        raise BenchError("name a scenario; `forebay bench list` has the standard ones")
+    scenario = offer.changed(offer.named(options.scenario), [offer.parsed(one) for one in options.changes])
+    if options.trace is not None:
+        scenario = scenario.with_trace(options.trace)
+    names = [tenant.name for tenant in scenario.tenants]
+    for name in options.searched:
+        if name not in names:
+            raise BenchError(f"--scale-tenant {name}: no tenant is called that; there are {', '.join(names)}")
+    if PROBE in names and options.probe:
+        raise BenchError(f"--probe: a tenant of the scenario is called {PROBE} already")
+    scenario = offer.scaled(scenario, scale=options.scale, tenants=options.rates)
+    if options.tail_s is not None:
+        scenario = msgspec.structs.replace(scenario, tail=duration(options.tail_s))
+    return scenario
+
+
+def schedule_of(options: BenchOptions, scenario: Scenario, file: Path | None = None) -> Schedule:
+    """What is sent: the saved one, or drawn from the scenario; a large one is written to `file`. ScenarioError."""
     if options.schedule is not None:
-        return Plan(scenario=scenario, schedule=inputs.schedule(options.schedule), drawn=False)
-    return Plan(scenario=scenario, schedule=build(scenario, seed_of(options, scenario)))
+        return saved(options.schedule)
+    seed = seed_of(options, scenario)
+    if file is not None and scenario.rate * scenario.total_s > LARGE:
+        return planned_in(file, scenario, seed)
+    return build(scenario, seed)
+
+
+def planned(options: BenchOptions, scenario: Scenario, file: Path) -> Plan:
+    """The whole of it. BenchError when there is nothing to measure."""
+    made = plan(scenario, schedule_of(options, scenario, file), drawn=options.schedule is None)
+    if not made.facts.measured:
+        raise BenchError("no request falls into the measured window: make it longer, or raise the rate")
+    return made
 
 
 def seed_of(options: BenchOptions, scenario: Scenario) -> int:
@@ -29,18 +61,17 @@ def seed_of(options: BenchOptions, scenario: Scenario) -> int:
     return scenario.seed if options.seed is None else options.seed
 
 
-def keys_of(options: BenchOptions, plan: Plan, environ: Mapping[str, str]) -> Keys:
+def keys_of(options: BenchOptions, made: Plan, environ: Mapping[str, str]) -> Keys:
     """Those of all tenants of the plan. BenchError."""
-    tenants = {one.tenant for one in plan.schedule.requests}
-    variables = {tenant: name for tenant in tenants if (name := plan.scenario.source(tenant).key_env)}
+    variables = {tenant: name for tenant in made.facts.tenants if (name := made.scenario.source(tenant).key_env)}
     return keys(options.keys, variables, environ)
 
 
-def asked(options: BenchOptions, plan: Plan) -> Asked:
+def asked(options: BenchOptions, made: Plan) -> Asked:
     """What preflight is to find out."""
-    tenants = {one.tenant for one in plan.schedule.requests}
-    own = {tenant: (url,) for tenant in tenants if (url := plan.scenario.source(tenant).url)}
-    control = options.length_control or plan.scenario.length_control
+    tenants = tuple(made.facts.tenants)
+    own = {tenant: (url,) for tenant in tenants if (url := made.scenario.source(tenant).url)}
+    control = options.length_control or made.scenario.length_control
     return Asked(
         urls={**own, **({"": options.urls} if options.urls else {})},
         model=options.model,
@@ -48,26 +79,5 @@ def asked(options: BenchOptions, plan: Plan) -> Asked:
         control=None if control == "auto" else control,
         timeout_s=options.timeout_s,
         connect_s=options.connect_timeout_s,
-        tenants=(*sorted(tenants), *((PROBE,) if options.probe else ())),
+        tenants=(*tenants, *((PROBE,) if options.probe else ())),
     )
-
-
-def _scenario(options: BenchOptions) -> Scenario:
-    if options.scenario is None:
-        raise BenchError("name a scenario; `forebay bench list` has the standard ones")
-    scenario = inputs.scenario(options.scenario, options.changes)
-    if options.trace is not None:
-        scenario = scenario.with_trace(options.trace)
-    if options.scale is not None:
-        scenario = scenario.scaled(options.scale)
-    names = [tenant.name for tenant in scenario.tenants]
-    for name in (*options.rates, *options.searched):
-        if name not in names:
-            raise BenchError(f"--scale-tenant {name}: no tenant is called that; there are {', '.join(names)}")
-    for name, factor in options.rates.items():
-        scenario = scenario.scaled(factor, name)
-    if options.tail_s is not None:
-        scenario = msgspec.structs.replace(scenario, tail=duration(options.tail_s))
-    if PROBE in names and options.probe:
-        raise BenchError(f"--probe: a tenant of the scenario is called {PROBE} already")
-    return scenario

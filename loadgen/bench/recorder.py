@@ -1,6 +1,6 @@
 """Keeps what the client tells, request by request: a line in a file, a count on the screen, nothing that is secret."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import BinaryIO, Protocol
 
@@ -30,7 +30,7 @@ class Recorder:
 
     def __init__(self, file: BinaryIO, goal_of: Goals, window_end_s: float, keys: Keys) -> None:
         """`file` is unbuffered, or flushed by the second."""
-        self.ideal: Mapping[int, int] = {}  # tokens of a prompt that an unlimited cache would have, by request
+        self.ideal: Sequence[int] = ()  # by id: tokens of a prompt that a cache without a limit would know
         self.counter: Counter | None = None
         self.settled: Callable[[Sample], None] = lambda sample: None  # is told of each end
         self._file = file
@@ -47,7 +47,7 @@ class Recorder:
         """Counted and written. Servers repeat keys in error messages: `reason` loses them here."""
         if sample.reason:
             sample.reason = self._keys.scrubbed(sample.reason)
-        sample.ideal_tokens = self.ideal.get(sample.id, 0)
+        sample.ideal_tokens = self.ideal[sample.id] if self.ideal else 0
         if self.counter is not None:
             self.counter.ended(sample)
         with suppress(OSError):  # a full disk must not change what is measured

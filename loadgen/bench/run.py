@@ -19,6 +19,7 @@ from loadgen import tasks
 from loadgen.bench import extra, scrape
 from loadgen.bench.basis import Plan, basis, utc
 from loadgen.bench.exits import BenchError, Exit
+from loadgen.bench.facts import ideal
 from loadgen.bench.keys import Keys
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Ready
@@ -35,7 +36,7 @@ from loadgen.report.lines import NAME as REQUESTS
 from loadgen.report.outputs import rebuild
 from loadgen.report.record import Outcome, Sample
 from loadgen.scenario import Scenario
-from loadgen.schedule import Schedule, ideal_tokens
+from loadgen.schedule import Schedule
 from loadgen.workload.prompts import Prose
 
 
@@ -82,13 +83,14 @@ class _Run:
         self._prose = Prose(self._salt, course.ready.sizes.words)
         self._basis = basis(options, plan, course.ready, self._salt, self._began_s)
         self._goal_of = self._basis.slo_of()
-        self._prime = extra.prime(plan.schedule) if options.prime else None
+        self._prime = extra.prime(plan.facts, plan.schedule) if options.prime else None
         self._probe = extra.probe(options.probe, plan.schedule, plan.total_s) if options.probe else None
         self._pages = [scrape.Page(course.session, url) for url in options.scrape]
         self._warnings: list[str] = []
 
     async def run(self) -> tuple[Report, tuple[str, ...]]:
-        self._plan.schedule.write(self._folder / files.SCHEDULE)
+        if not (self._folder / files.SCHEDULE).exists():
+            self._plan.schedule.write(self._folder / files.SCHEDULE)
         files.begin(self._folder, self._basis)
         if self._prime is not None:
             await self._primed(self._prime)
@@ -145,15 +147,14 @@ class _Run:
 
     @asynccontextmanager
     async def _shown(self, client: Client, recorder: Recorder) -> AsyncIterator[None]:
-        course, schedule = self._course, self._plan.schedule
+        course, known = self._course, self._plan.facts
         if course.options.quiet:
             yield
             return
-        tenants = sorted({one.tenant for one in schedule.requests})
-        tally = Tally(tenants, self._goal_of, lambda sample: sample.tenant)
+        tally = Tally(known.tenants, self._goal_of, lambda sample: sample.tenant)
         recorder.counter = tally
         view = View(self._title, client, tally, self._plan.window_s, self._plan.total_s)
-        view.offered = _offered(schedule)
+        view.offered = partial(bisect_right, known.due)
         view.vitals = partial(vitals, client, min(goal.slo.ttft.base_ms for goal in self._basis.goals))
         async with shown(course.screen, view):
             yield
@@ -177,9 +178,7 @@ class _Run:
         file = stack.enter_context((self._folder / name).open("wb", buffering=0))
         recorder = Recorder(file, self._goal_of, self._plan.window_s[1], self._course.keys)
         if name == REQUESTS:
-            before = self._prime.requests if self._prime else ()
-            known = ideal_tokens((*before, *self._plan.schedule.requests))[len(before) :]
-            recorder.ideal = {one.id: tokens for one, tokens in zip(self._plan.schedule.requests, known, strict=True)}
+            recorder.ideal = ideal(self._prime.requests if self._prime else (), self._plan.schedule)
         return recorder
 
     def _client(self, schedule: Schedule, recorder: Recorder, workers: int | None = None) -> Client:
@@ -229,9 +228,3 @@ class _Gather:
 
     def ended(self, sample: Sample) -> None:
         self._ended.append(sample)
-
-
-def _offered(schedule: Schedule) -> Callable[[float], int]:
-    """How many requests were to be sent until a time."""
-    times = sorted(one.t for one in schedule.requests)
-    return lambda now_s: bisect_right(times, now_s)

@@ -91,12 +91,12 @@ async def test_a_goal_that_is_missed_is_told_by_the_exit_code(engine: Engine, tm
 @pytest.mark.parametrize(
     ("scenario", "arguments", "words"),
     [
-        (TINY + "tennants: []\n", (), "tennants"),
-        (TINY.replace("rate: 36", "rate: -1"), (), "rate"),
-        (TINY.replace("tenants:", "tenants: ["), (), "line"),
+        (TINY + "tennants: []\n", (), "tiny.yaml:26:1: tennants"),
+        (TINY.replace("rate: 36", "rate: -1"), (), "tiny.yaml:14:37: tenants[0].arrivals.rate"),
+        (TINY.replace("tenants:", "tenants: ["), (), "tiny.yaml:"),
         (TINY, ("--set", "tenants.nobody.weight=2"), "there is no nobody"),
-        (TINY, ("--set", "fleet.engines.e.count=2"), "only the scenario"),
-        (TINY, ("--scale-tenant", "nobody=2"), "no tenant is called that; there are chat, jobs"),
+        (TINY, ("--set", "fleet.engines.e.count=2"), "there is no engines"),
+        (TINY, ("--scale-tenant", "nobody=2"), "no tenant is called nobody"),
         (TINY, ("--allow", "V11"), "there are V1, V2"),
         (TINY, ("--tail", "5"), "500ms, 30s or 10m"),
         (TINY, ("--keys", "/nowhere/keys.yaml"), "No such file"),

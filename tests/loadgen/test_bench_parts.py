@@ -8,10 +8,10 @@ import pytest
 
 from loadgen.bench import exposition
 from loadgen.bench.exits import BenchError, Exit, first
-from loadgen.bench.folder import folder
+from loadgen.bench.folder import folder, kept
 from loadgen.bench.keys import Keys, keys, scrubbed
 from loadgen.bench.lengths import sizes_of
-from loadgen.bench.options import duration, factors, shown
+from loadgen.bench.options import duration, shown
 from loadgen.bench.stop import GRACE_S, Stop
 
 KEY = "fbk-abcdefghijkl-0123456789012345678901234567890123456789012"
@@ -43,13 +43,6 @@ def test_a_duration_without_a_unit_is_refused(text: str) -> None:
         duration(text)
 
 
-def test_factors_of_tenants() -> None:
-    assert factors(["chat=1.5", "a=b=2"]) == {"chat": 1.5, "a=b": 2.0}
-    for bad in ("chat", "chat=", "=2", "chat=0", "chat=inf", "chat=x"):
-        with pytest.raises(BenchError, match=f"--scale-tenant {bad}: expected NAME=X"):
-            factors([bad])
-
-
 @pytest.mark.parametrize(
     ("url", "text"),
     [
@@ -68,7 +61,7 @@ def test_keys_come_from_the_file_and_then_from_variables(tmp_path: Path) -> None
     made = keys(file, {"chat": "CHAT", "docs": "DOCS", "jobs": "JOBS"}, {"CHAT": "unused", "DOCS": "from-docs"})
     assert (made.of("chat"), made.of("docs"), made.of("anybody")) == (KEY, "from-docs", "")
     assert "keys.yaml" in made.advice("chat")
-    assert made.advice("jobs") == "its key comes from the variable JOBS"
+    assert made.advice("docs") == "its key comes from the variable DOCS"
     file.write_text(f"chat: {KEY}\n'*': other\n")
     assert keys(file, {"docs": "DOCS"}, {"DOCS": "unused"}).of("docs") == "other"
     alone = keys(None, {"jobs": "JOBS"}, {})
@@ -111,7 +104,13 @@ def test_a_folder_is_named_by_time_and_scenario_and_never_overwritten(
     monkeypatch.chdir(tmp_path)
     made = folder(None, "my chat/../x", 0.0)
     assert re.fullmatch(r"runs/19700101T000000Z-my-chat-\.\.-x-[0-9a-f]{6}", str(made))
-    assert made.is_dir() and not list(made.iterdir())
+    with kept(made):
+        assert made.is_dir() and not list(made.iterdir())
+        (made / "schedule.jsonl.gz").touch()
+    assert not made.exists()
+    with kept(folder(made, "chat", 0.0)):
+        (made / "run.json").touch()
+    assert made.is_dir()
     (made / "requests.jsonl").touch()
     with pytest.raises(BenchError, match="of another run is there"):
         folder(made, "chat", 0.0)
