@@ -230,6 +230,7 @@ async def test_row_19_no_more_run_than_may_and_no_more_wait(
 
 def _endings() -> dict[str, Callable[[Seen], Iterator[Step] | list[Step]]]:
     return {
+        "timeout": lambda seen: [HANG],
         "502": lambda seen: [wire.json_answer({"error": {"message": "no"}}, status=502)],
         "reset": lambda seen: [RST],
         "malformed": lambda seen: [b"nonsense\r\n\r\n"],
@@ -240,15 +241,16 @@ def _endings() -> dict[str, Callable[[Seen], Iterator[Step] | list[Step]]]:
 
 async def test_row_21_and_c051_a_slot_is_freed_by_every_end(tmp_path: Path) -> None:
     limits = {"max_concurrency": 1, "max_queued": 0, "tpm": 1_000_000}
-    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT) as made, made.holding():
+    timers = {"scale": 0.1, "first_byte_s": 0.3}
+    async with stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts=timers) as made, made.holding():
         for name, answer in _endings().items():
             made.engine.answer = answer
-            for _ in range(10):
+            for _ in range(50):
                 assert (await ask(made, stream=True)).status != 429, name
-        made.engine.answer = holding_on
-        for _ in range(10):
-            async with await made.begin("chat", "x", extra=[bearer("acme")]):
-                await asyncio.sleep(0.02)
+        made.engine.answer = some_tokens(3, HANG)
+        for number in range(50):  # at each place of its way: sent, dispatched, in the middle of its answer
+            async with await made.begin("completions", "x", stream=True, extra=[bearer("acme")]) as connection:
+                await (connection.read_until(b"w2 ") if number % 3 == 2 else asyncio.sleep(0.02 * (number % 3)))
 
             async def free() -> bool:
                 told = await made.gateway.admin("/admin/v1/tenants/acme/usage")

@@ -54,7 +54,7 @@ async def one(made: Stage, who: str, text: str) -> tuple[int, str]:
 # -- tenants and keys --------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_tenant_is_refused_where_it_waits_and_its_streams_end_well(tmp_path: Path) -> None:
+async def test_row_42_a_deleted_tenant_is_refused_where_it_waits_and_its_streams_end_well(tmp_path: Path) -> None:
     acme = tenant("acme")
     async with (
         stage(tmp_path, engines=3, tenants=[acme, tenant("beta")], endpoint=ONE, **FLEET) as made,
@@ -178,7 +178,7 @@ async def test_a_partition_serves_its_tenants_and_nobody_else(tmp_path: Path) ->
         assert salts[0] != salts[1]
 
 
-async def test_a_partition_that_is_down_is_unavailable_whatever_is_idle_elsewhere(tmp_path: Path) -> None:
+async def test_row_31_a_partition_that_is_down_is_unavailable_whatever_is_idle_elsewhere(tmp_path: Path) -> None:
     async with (
         stage(tmp_path, engines=3, tenants=[SHARED, tenant("bank")], upstream={"probe_s": 0.5}, **FLEET) as made,
         made.holding(),
@@ -200,7 +200,7 @@ async def test_a_partition_that_is_down_is_unavailable_whatever_is_idle_elsewher
         assert [len(engine.seen) for engine in made.engines] == [0, 0, 1]
 
 
-async def test_a_retry_stays_in_the_partition(tmp_path: Path) -> None:
+async def test_row_31_a_retry_stays_in_the_partition(tmp_path: Path) -> None:
     async with stage(tmp_path, engines=2, tenants=[SHARED, tenant("bank")], **FLEET) as made, made.holding():
         await divide(made)
         made.engines[1].answer = lambda seen: [wire.answer(b"{}", status=503)]
