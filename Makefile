@@ -39,7 +39,10 @@ test: $(READY) ## All tests: side by side first, then alone those that measure t
 	$(BIN)/python -m pytest -m "serial and not nightly and not engine"
 
 nightly: $(READY) ## The tests at their full size; hours.
-	$(BIN)/python -m pytest -m nightly
+	@status=0; \
+	NIGHTLY=1 $(BIN)/python -m pytest -m "nightly and not engine" || status=1; \
+	NIGHTLY=1 $(BIN)/python -m pytest -m "not nightly and not engine" tests/faults || status=1; \
+	exit $$status
 
 bench: $(READY) ## What a decision, a body and an event cost.
 	@for bench in tests/bench/*_bench.py; do echo "== $$bench"; $(BIN)/python $$bench; done

@@ -96,6 +96,11 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def aim(self, port: int) -> None:
+        """New connections go there, and those that are open end."""
+        self._target = (self._target[0], port)
+        self.reset_all()
+
     def reset_all(self) -> None:
         """RST to both sides of every connection there is."""
         for pair in list(self.pairs):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.kit import wire
-from tests.kit.gateway import Gateway, config
+from tests.kit.gateway import Gateway, Launch, config
 from tests.kit.http_reader import Response
+from tests.kit.processes import ROOT
 from tests.kit.raw_client import Connection, connect
 from tests.kit.redis import RedisServer
 from tests.kit.script_engine import ScriptEngine
@@ -56,11 +57,36 @@ class Fleet:
                 connection.close()
 
 
+CLOCK = """\
+import time
+
+now, now_ns, fixed = time.time, time.time_ns, {seconds}
+time.time = lambda: now() + fixed
+time.time_ns = lambda: now_ns() + int(fixed * 1e9)
+"""
+
+
+def ahead(directory: Path, seconds: float) -> dict[str, str]:
+    """The environment of a process whose wall clock is so far ahead; its monotonic one is not."""
+    if not seconds:
+        return {}
+    folder = directory / f"ahead{seconds:+.0f}"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(CLOCK.format(seconds=seconds))  # Python imports it at its start
+    return {"PYTHONPATH": f"{folder}:{ROOT}"}
+
+
 @asynccontextmanager
 async def fleet(
-    directory: Path, tenants: Sequence[Mapping[str, Any]], *, replicas: int = 2, redis: Any = None, **changes: Any
+    directory: Path,
+    tenants: Sequence[Mapping[str, Any]],
+    *,
+    replicas: int = 2,
+    redis: Any = None,
+    clocks: Sequence[float] = (),
+    **changes: Any,
 ) -> AsyncIterator[Fleet]:
-    """`redis` is merged into that section. Timers are not scaled."""
+    """`redis` is merged into that section. Timers are not scaled. `clocks`: seconds that replicas' clocks are ahead."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(RedisServer(directory))
         engine = await stack.enter_async_context(ScriptEngine())
@@ -70,7 +96,13 @@ async def fleet(
             "timeouts": {"scale": 1},
         }
         gateways = [
-            Gateway(config([engine.url], **{**fixed, **changes}), directory, name=f"replica{at}", tenants=tenants)
+            Gateway(
+                config([engine.url], **{**fixed, **changes}),
+                directory,
+                name=f"replica{at}",
+                tenants=tenants,
+                launch=Launch(env=ahead(directory, clocks[at] if at < len(clocks) else 0.0)),
+            )
             for at in range(replicas)
         ]
         made = Fleet(server, engine, gateways)
