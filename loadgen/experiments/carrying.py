@@ -42,15 +42,17 @@ E1 = Experiment(
 )
 
 _CAP = "fleet.engines.e.flags.long_prefill_token_threshold=512"
-AGENTS = Load(scenario="agents", changes=(_CAP, *promised(1500)), seeds=1, seconds=300.0, search_s=300.0, start=0.6)
+AGENTS = Load(
+    scenario="agents-trace", changes=(_CAP, *promised(1500)), seeds=1, seconds=300.0, search_s=300.0, start=0.6
+)
 REASONING = Load(
-    scenario="reasoning", changes=(_CAP, *promised(1000)), seeds=1, patience_s=900.0, search_s=180.0, start=0.8
+    scenario="reasoning-trace", changes=(_CAP, *promised(1000)), seeds=1, patience_s=900.0, search_s=180.0, start=0.8
 )
 _TRACES = (
-    Load(scenario="tenants", fleet=CAPPED, changes=STD, seeds=1, search_s=180.0, start=0.8),
+    Load(scenario="tenants-trace", fleet=CAPPED, changes=STD, seeds=1, search_s=180.0, start=0.8),
     Load(scenario="chat-trace", fleet=CAPPED, seeds=1, search_s=180.0, start=1.0),
     Load(
-        scenario="code",
+        scenario="code-trace",
         fleet=CAPPED,
         changes=("slo.target=0.8", *promised(1500)),
         seeds=1,
@@ -90,7 +92,7 @@ E2 = Experiment(
     notes=(
         "A trace is what it is under every seed: one run each, no interval.",
         "`code` cannot be served whole by anybody (its bursts are more prefill than the fleet can do in time): the rate there is that of 80 % within the SLO.",
-        "A user's rate in `agents` is that of its sessions; the scale is the number of users.",
+        "A user's rate in `agents-trace` is that of its sessions; the scale is the number of users.",
     ),
 )
 

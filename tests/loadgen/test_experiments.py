@@ -338,10 +338,10 @@ def test_a_section_is_renewed_and_the_others_stay() -> None:
 
 
 def test_what_needs_a_trace_is_skipped_with_a_reason() -> None:
-    experiment = msgspec.structs.replace(SMALL, loads=(Load(scenario="code"),))
+    experiment = msgspec.structs.replace(SMALL, loads=(Load(scenario="code-trace"),))
     got = section(experiment, Lab(Path("shelf"), (7,), Path("traces")), {"command": "", "commit": "", "day": ""})
-    assert got.skipped == ("code: needs azure2023_code.jsonl.gz",)
-    assert "Not run: code: needs azure2023_code.jsonl.gz" in page([got])
+    assert got.skipped == ("code-trace: needs azure2023_code.jsonl.gz",)
+    assert "Not run: code-trace: needs azure2023_code.jsonl.gz" in page([got])
 
 
 # ---- the experiments themselves

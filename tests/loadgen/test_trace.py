@@ -17,7 +17,7 @@ from loadgen.workload.trace import Filter, Sample, Trace
 from tests.kit.shared import trace_file
 from tests.loadgen.simulations import arm
 
-NEEDS_TRACE = {"agents", "chat-trace", "code", "long-chat-trace", "reasoning", "tenants"}
+NEEDS_TRACE = {name for name in names() if name.endswith("-trace")} | {"conversation-ttl"}
 
 
 def written(path: Path, rows: list[dict[str, object]]) -> str:
@@ -362,6 +362,29 @@ def test_all_others_need_nothing(name: str) -> None:
     one = standard(name)
     schedule = build(one, one.seed)
     assert one.name == name
-    assert schedule.measured / one.duration_s == pytest.approx(one.rate, rel=0.15)
-    assert max(row.input_tokens + row.output_tokens for row in schedule.requests) <= 32768
+    assert one.closed or schedule.measured / one.duration_s == pytest.approx(one.rate, rel=0.15)
+    context = 65536 if one.fleet == "ref4-64k" else 32768
+    assert max(row.input_tokens + row.output_tokens for row in schedule.requests) <= context
     assert max(row.t for row in schedule.requests) < one.total_s
+
+
+@pytest.mark.parametrize("name", ["chat", "code", "tenants", "reasoning", "agents"])
+def test_what_follows_a_trace_amounts_to_what_the_trace_does(name: str) -> None:
+    """A third apart at most in rate, tokens and sharing, where the trace is there to compare with."""
+    recorded = standard(f"{name}-trace")
+    file = recorded.tenants[0].arrivals.file  # type: ignore[union-attr]
+    replayed = recorded.with_trace(trace_file(file.removesuffix(".jsonl.gz")))
+    ours, theirs = (build(one, 7).totals for one in (standard(name), replayed))
+    assert len(ours.tenants) == len(theirs.tenants)
+    for field in ("requests", "input_tokens", "output_tokens"):
+        assert getattr(ours, field) == pytest.approx(getattr(theirs, field), rel=0.33), field
+    assert ours.ideal_share == pytest.approx(theirs.ideal_share, abs=0.05)
+
+
+def test_the_ttl_scenario_keeps_whole_groups_of_conversations() -> None:
+    one = standard("conversation-ttl").with_trace(trace_file("mooncake_conversation"))
+    schedule = build(one, 7)
+    chats = [row for row in schedule.requests if row.tenant == "chat"]
+    assert len(chats) / 12031 == pytest.approx(1 / 8, rel=0.15)
+    assert schedule.totals.ideal_share > 0.2
+    assert max(row.input_tokens + row.output_tokens for row in chats) <= 32768
