@@ -14,7 +14,8 @@ from gateway.config import Config, Timers
 from gateway.dispatcher import Dispatcher
 from gateway.endpoints.directory import Directory, Standing
 from gateway.endpoints.exposition import Load
-from gateway.endpoints.kv_events import Feed, KvEvents
+from gateway.endpoints.kv_events import KvEvents
+from gateway.endpoints.kv_feed import Feed, Source
 from gateway.endpoints.probe import Prober, ProbeTarget
 from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
@@ -42,7 +43,7 @@ class Roster:
         self._prober = Prober(self._directory, _probe_targets(config), every_s=timers.probe_s, scale=scale)
         self._scraper = Scraper(_scrape_targets(config), every_s=timers.scrape_s, scale=scale)
         self._scraper.on_load, self._scraper.on_facts = self._load, self._facts
-        self._kv_events = KvEvents(_feed_urls(config), scale=scale)
+        self._kv_events = KvEvents(_sources(config), scale=scale)
         self._kv_events.on_cleared, self._kv_events.on_turned = self._cleared, self._turned
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class Roster:
         self._directory.change(self._endpoints, [name for name in self._endpoints if name not in kept])
         self._prober.change(_probe_targets(config), timers.probe_s)
         self._scraper.change(_scrape_targets(config), timers.scrape_s)
-        self._kv_events.change(_feed_urls(config))
+        self._kv_events.change(_sources(config))
         self._tell_changed(known, kept)
         for name in self._endpoints:
             if name in well and name not in kept:
@@ -198,8 +199,12 @@ def _probe_targets(config: Config) -> Iterable[ProbeTarget]:
         yield ProbeTarget(name=endpoint.name, url=url, api_key=endpoint.api_key)
 
 
-def _feed_urls(config: Config) -> Iterable[tuple[str, str]]:
-    return [(each.name, each.kv_events) for each in config.endpoints if each.kv_events]
+def _sources(config: Config) -> Iterable[Source]:
+    return [
+        Source(endpoint=each.name, url=each.kv_events, replay_url=each.kv_events_replay, ranks=each.kv_events_ranks)
+        for each in config.endpoints
+        if each.kv_events
+    ]
 
 
 def _scrape_targets(config: Config) -> Iterable[ScrapeTarget]:

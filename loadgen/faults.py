@@ -21,6 +21,7 @@ class Stage(Enum):
     STREAM = "stream"
     PROCESS = "process"
     METRICS = "metrics"
+    EVENTS = "events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,12 @@ KINDS: Mapping[str, Kind] = {
     "absent": Kind(stage=Stage.METRICS),
     "stale": Kind(stage=Stage.METRICS, value=True),  # s between renewals
     "slow": Kind(stage=Stage.METRICS, value=True),  # ms
+    "drop": Kind(stage=Stage.EVENTS),
+    "gap": Kind(stage=Stage.EVENTS, value=True),  # numbers that nothing has
+    "reorder": Kind(stage=Stage.EVENTS),
+    "duplicate": Kind(stage=Stage.EVENTS),
+    "seq_restart": Kind(stage=Stage.EVENTS),
+    "no_replay": Kind(stage=Stage.PROCESS),
 }
 
 

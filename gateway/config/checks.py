@@ -14,6 +14,8 @@ from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.scheduling import Classes
 from policies.types import SHARED
 
+LAST_PORT = 65_535
+
 POOLS_A_MODEL = 4  # tenancy.md 1.1
 SYNCS_A_LEASE = 20  # so that a few lost calls lose no lease
 MIN_SHARES = 0.5
@@ -98,13 +100,29 @@ def _twins(root: Mapping) -> Iterator[Problem]:
         address = f"{parts[1]}:{parts[2]}" if parts else None
         yield from _twin(names, endpoint.get("name"), (*path, "name"), "another endpoint has this name")
         yield from _twin(addresses, address, (*path, "url"), f"another endpoint is at {address}")
-        yield from _twin(feeds, endpoint.get("kv_events"), (*path, "kv_events"), "another endpoint publishes there")
+        yield from _twin_feeds(feeds, endpoint, path)
     ids: dict[str, str] = {}
     hashes: dict[str, str] = {}
     for index, token in items(mapping(root.get("admin")).get("tokens")):
         path = ("admin", "tokens", index)
         yield from _twin(ids, token.get("id"), (*path, "id"), "another token has this id")
         yield from _twin(hashes, token.get("sha256"), (*path, "sha256"), "another token has this hash")
+
+
+def _twin_feeds(seen: dict[str, str], endpoint: Mapping, path: Path) -> Iterator[Problem]:
+    """Each rank has ports of its own."""
+    ranks = endpoint.get("kv_events_ranks", 1)
+    for name in ("kv_events", "kv_events_replay"):
+        url = endpoint.get(name)
+        if not isinstance(url, str) or not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= 64:
+            continue
+        host, _, port = url.rpartition(":")
+        if not port.isdecimal():
+            continue
+        if int(port) + ranks - 1 > LAST_PORT:
+            yield Problem(path=(*path, name), message=f"{ranks} ranks need ports up to {int(port) + ranks - 1}")
+        for rank in range(ranks):
+            yield from _twin(seen, f"{host}:{int(port) + rank}", (*path, name), "there is another feed there")
 
 
 def _twin(seen: dict[str, str], value: Plain, path: Path, message: str) -> Iterator[Problem]:
@@ -198,6 +216,9 @@ def _idle_fields(root: Mapping) -> Iterator[Problem]:
         if engine in ("trtllm", "openai") and endpoint.get("kv_events") is not None:
             message = f"means nothing with engine: {engine}, which publishes no such events"
             yield Problem(path=("endpoints", index, "kv_events"), message=message)
+        for name, nothing in (("kv_events_replay", None), ("kv_events_ranks", 1)):
+            if endpoint.get(name, nothing) != nothing and endpoint.get("kv_events") is None:
+                yield Problem(path=("endpoints", index, name), message="means nothing without kv_events")
     length = mapping(root.get("length"))
     if length.get("kind") == "declared" and length.get("state_file") is not None:
         yield Problem(path=("length", "state_file"), message="nothing is learned with kind: declared")

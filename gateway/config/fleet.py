@@ -127,6 +127,14 @@ class Endpoint(Section):
         " `--kv-events-config`). Needs `pip install 'forebay[kv-events]'`. Its events carry prompts in clear: only over"
         " loopback or a private network.",
     )
+    kv_events_replay: Annotated[str, EventsUrl()] | None = Field(
+        None,
+        description="`tcp://host:port` where the engine tells again what was lost on the way (vLLM: `replay_endpoint` of"
+        " `--kv-events-config`). What cannot be told again makes the gateway forget what that engine's cache held.",
+    )
+    kv_events_ranks: Annotated[int, Whole(1, 64)] = Field(
+        1, description="Data-parallel ranks of the engine; each publishes one port above the one before."
+    )
     partition: Name = Field(types.SHARED, description="The partition it belongs to: `shared`, or one of `partitions`.")
     api_key: Annotated[str, Ref("1 to 4096 visible ASCII characters", "[!-~]{1,4096}")] | None = Field(
         None, description="Sent to the engine as its bearer token; a client's key never is.", repr=False, exclude=True

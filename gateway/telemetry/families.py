@@ -174,10 +174,15 @@ ENGINE_KV_USAGE = _gauge(
 KV_EVENTS = _watched_counter(
     "forebay_kv_events_total",
     "endpoint kind",
-    "What an engine published of its KV cache: stored, removed and cleared, other (of no use here), invalid (not understood), restarted (the sequence began again).",
+    "What an engine published of its KV cache: stored, removed and cleared, other (of no use here), invalid (not understood), restarted (the sequence began again), late (a message that came again).",
 )
 KV_EVENT_GAPS = _watched_counter(
     "forebay_kv_event_gaps_total", "endpoint", "Times that messages with such events were lost on the way."
+)
+KV_EVENT_REPLAYS = _watched_counter(
+    "forebay_kv_event_replays_total",
+    "endpoint result",
+    "Times that an engine was asked for lost messages again: whole (all were told again), lost (not all; its cache is taken for empty).",
 )
 STORE_DEGRADED = _gauge(
     "forebay_store_degraded", "", "1 = the store of several replicas does not answer: `on_store_down` rules.", "max"

@@ -1,6 +1,7 @@
 """Gauges over what the core and the probes know: read at every scrape, never kept beside them."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import add
 from typing import Protocol
@@ -97,11 +98,13 @@ class FeedView(Protocol):
     """What an engine has published of its KV cache."""
 
     @property
-    def name(self) -> str: ...
+    def endpoint(self) -> str: ...
     @property
     def counts(self) -> Mapping[str, int]: ...
     @property
     def gaps(self) -> int: ...
+    @property
+    def replays(self) -> Mapping[str, int]: ...
 
 
 def watch_flows(
@@ -249,9 +252,18 @@ def watch_quotas(metrics: Metrics, sums: Callable[[str], Iterable[tuple[tuple[st
 def watch_feeds(metrics: Metrics, feeds: Callable[[], Iterable[FeedView]]) -> None:
     """What engines publish of their KV caches, and what of it was lost."""
 
-    def events() -> Reading:
+    def summed(count: Callable[[FeedView], Mapping[str, int]]) -> Reading:
+        totals: Counter[tuple[str, ...]] = Counter()
         for feed in feeds():
-            yield from (((feed.name, kind), count) for kind, count in feed.counts.items())
+            totals.update({(feed.endpoint, kind): told for kind, told in count(feed).items()})
+        return totals.items()
 
-    metrics.watch(families.KV_EVENTS, events)
-    metrics.watch(families.KV_EVENT_GAPS, lambda: [((feed.name,), feed.gaps) for feed in feeds()])
+    def gaps() -> Reading:
+        totals: Counter[tuple[str, ...]] = Counter()
+        for feed in feeds():
+            totals[(feed.endpoint,)] += feed.gaps
+        return totals.items()
+
+    metrics.watch(families.KV_EVENTS, lambda: summed(lambda feed: feed.counts))
+    metrics.watch(families.KV_EVENT_GAPS, gaps)
+    metrics.watch(families.KV_EVENT_REPLAYS, lambda: summed(lambda feed: feed.replays))

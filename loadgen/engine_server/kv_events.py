@@ -2,24 +2,35 @@
 
 Messages are [topic, sequence from 0, msgpack [time, events, rank]], one for each step in which something happened. The
 cache of the model is one that writes down what it does; a block's hash knows its tokens. An engine without this flag
-has neither. There is no replay: whoever was not connected has missed it.
+has neither.
+
+Whoever has missed some asks at `replay_endpoint`: a sequence number behind an empty frame, answered with [empty, number,
+payload] for each message of the last `buffer_steps` from there on, and [empty, -1, empty] at the end.
 """
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Sequence
 from importlib.util import find_spec
 from struct import unpack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from loadgen import tasks
 from loadgen.engine_server import tokens
+from loadgen.engine_server.faults import Faults
+from loadgen.faults import Stage
 from loadgen.sim.kv import KvCache
 
 if TYPE_CHECKING:
     import zmq
+    import zmq.asyncio
 
 MEDIUM = "GPU"
+END = (-1).to_bytes(8, "big", signed=True)
+_AT_ONCE = 100  # messages of a replay in one turn of the loop
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,13 +42,12 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     topic: str = ""
     hwm: int = 100_000
     replay_endpoint: str | None = None
-    buffer_steps: int = 10_000  # of the replay: without effect
+    buffer_steps: Annotated[int, msgspec.Meta(ge=1)] = 10_000
     max_queue_size: int = 100_000  # of vLLM's own thread: without effect
 
-    def at(self, index: int) -> str:
-        """Where engine `index` publishes."""
-        host, _, port = self.endpoint.rpartition(":")
-        return f"{host}:{int(port) + index}"
+    def at(self, index: int) -> tuple[str, str | None]:
+        """Where engine `index` publishes, and where it is asked again."""
+        return _moved(self.endpoint, index), self.replay_endpoint and _moved(self.replay_endpoint, index)
 
 
 def read(text: str) -> KvEventsConfig | None:
@@ -50,13 +60,17 @@ def read(text: str) -> KvEventsConfig | None:
         return None
     if config.publisher != "zmq":
         raise ValueError(f"--kv-events-config: publisher {config.publisher!r} is not one of zmq, null")
-    if config.replay_endpoint is not None:
-        raise ValueError("--kv-events-config: the simulated engine has no replay_endpoint")
-    if not config.endpoint.startswith("tcp://") or not config.endpoint.rpartition(":")[2].isdigit():
-        raise ValueError(f"--kv-events-config: endpoint {config.endpoint!r} is not like tcp://*:5557")
+    for field, address in (("endpoint", config.endpoint), ("replay_endpoint", config.replay_endpoint)):
+        if address is not None and not (address.startswith("tcp://") and address.rpartition(":")[2].isdigit()):
+            raise ValueError(f"--kv-events-config: {field} {address!r} is not like tcp://*:5557")
     if find_spec("zmq") is None:
         raise ValueError("--kv-events-config needs pyzmq: pip install 'forebay[kv-events]'")
     return config
+
+
+def _moved(address: str, ports: int) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + ports}"
 
 
 class Block(int):
@@ -128,39 +142,84 @@ class ToldCache(KvCache):
 
 
 class Publisher:
-    """The PUB socket of one engine. Nobody is waited for: what a slow listener has no room for is lost to it."""
+    """The sockets of one engine. Nobody is waited for: what a slow listener has no room for is lost to it, until it asks again."""
 
-    def __init__(self, config: KvEventsConfig, index: int, cache: ToldCache) -> None:
+    def __init__(self, config: KvEventsConfig, index: int, cache: ToldCache, faults: Faults) -> None:
         self._cache = cache
-        self._address = config.at(index)
+        self._faults = faults
+        self._address, self._replay_address = config.at(index)
         self._topic, self._hwm = config.topic.encode(), config.hwm
-        self._seq = 0
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._seq = 0  # of the next message
+        self._sent: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
+        self._held: tuple[int, bytes] | None = None
+        self._contexts: list[zmq.Context[Any]] = []
+        self._answering: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Bind. Raises ValueError where it cannot."""
+        """Bind, in a running loop. Raises ValueError where it cannot."""
         import zmq
+        import zmq.asyncio
 
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PUB)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, self._hwm)
-        try:
-            self._socket.bind(self._address)
-        except zmq.ZMQError as error:
-            self.close()
-            raise ValueError(f"--kv-events-config: {self._address}: {error.strerror}") from error
+        self._contexts = [zmq.Context(), zmq.asyncio.Context()]
+        publishes, answers = self._contexts
+        self._socket = self._bound(publishes.socket(zmq.PUB), self._address)
+        if self._replay_address is not None:
+            router = self._bound(answers.socket(zmq.ROUTER), self._replay_address)
+            self._answering = tasks.start(self._answer(router), "kv replay")
 
     def flush(self) -> None:
         """Send what happened since the last time, if anything did."""
         events = self._cache.take_events()
-        if events and self._context is not None:
-            payload = msgspec.msgpack.encode([time.time(), events, None])
-            self._socket.send_multipart([self._topic, self._seq.to_bytes(8, "big"), payload])
-            self._seq += 1
+        if not events or not self._contexts:
+            return
+        hit = {fault.name: fault for fault in self._faults.strike(Stage.EVENTS, {})}
+        if "seq_restart" in hit:
+            self._seq = 0
+            self._sent.clear()
+        if "gap" in hit:
+            self._seq += int(hit["gap"].amount)
+        message = self._seq, msgspec.msgpack.encode([time.time(), events, None])
+        self._seq += 1
+        self._sent.append(message)
+        held, self._held = self._held, message if "reorder" in hit else None
+        going = [] if "drop" in hit or "reorder" in hit else [message]
+        going += [message] if "duplicate" in hit else []
+        for number, payload in [*going, held] if held else going:
+            self._socket.send_multipart([self._topic, number.to_bytes(8, "big"), payload])
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop publishing."""
-        if self._context is not None:
-            self._context.destroy(linger=0)
-            self._context = None
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.gather(self._answering, return_exceptions=True)
+        self._destroy()
+
+    def _destroy(self) -> None:
+        while self._contexts:
+            self._contexts.pop().destroy(linger=0)
+
+    def _bound(self, socket: Any, address: str) -> Any:
+        import zmq
+
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, self._hwm)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            self._destroy()
+            raise ValueError(f"--kv-events-config: {address}: {error.strerror}") from error
+        return socket
+
+    async def _answer(self, router: "zmq.asyncio.Socket") -> None:
+        """Send again what is asked for, to one after the other."""
+        while True:
+            frames = await router.recv_multipart()
+            if len(frames) != 3 or self._faults.find("no_replay") is not None:
+                continue
+            asker, _, first = frames
+            for at, (number, payload) in enumerate(tuple(self._sent)):
+                if number >= int.from_bytes(first, "big"):
+                    await router.send_multipart([asker, b"", number.to_bytes(8, "big"), payload])
+                if at % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)
+            await router.send_multipart([asker, b"", END, b""])

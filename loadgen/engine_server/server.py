@@ -44,9 +44,9 @@ class SimulatedEngine:
         self.profile = profile
         self.model_name = options.served_model_name or profile.model
         self.model = EngineModel(profile, options.settings, options.seed + index)
+        self.faults = Faults(options.faults, options.seed + index)
         self._publisher = self._open_cache()
         self.pacemaker = Pacemaker(self.model, self._emit)
-        self.faults = Faults(options.faults, options.seed + index)
         self.log = RequestLog(index, options.log)
         self.metrics = EngineMetrics(self.model_name, time.time())
         self.shows_cached = options.shows_cached
@@ -82,7 +82,7 @@ class SimulatedEngine:
             exchange.cut_short()
         await self.listening.close()
         if self._publisher is not None:
-            self._publisher.close()
+            await self._publisher.close()
         self.log.shut()
 
     def reset(self) -> None:
@@ -135,7 +135,7 @@ class SimulatedEngine:
             return None
         scheduler = self.model.scheduler
         scheduler.kv = cache = ToldCache(scheduler.kv.total, self.options.settings.block_size)
-        return Publisher(self.options.kv_events, self.index, cache)
+        return Publisher(self.options.kv_events, self.index, cache, self.faults)
 
     def _hashes(self, text: bytes, salt: bytes) -> list[int]:
         hashes = tokens.chain(text, salt, self.options.settings.block_size)

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,8 @@ import zmq
 
 from gateway import tasks
 from gateway.config import ConfigErrors, kinds, read
-from gateway.endpoints.kv_events import MESSAGE_BYTES, Feed, KvEvents
+from gateway.endpoints.kv_events import KvEvents
+from gateway.endpoints.kv_feed import MESSAGE_BYTES, Feed, Source
 from loadgen.engine_server.kv_events import KvEventsConfig
 from tests.gateway.test_config import GOOD
 from tests.kit.processes import free_ports
@@ -42,8 +44,13 @@ def removed(blocks: int, **more: Any) -> dict[str, Any]:
     return {"type": "BlockRemoved", "block_hashes": [b"\0" * 32] * blocks, "medium": "GPU", **more}
 
 
-def message(seq: int, *events: Any) -> list[bytes]:
-    return [b"kv", struct.pack(">Q", seq), encode([1.5, events, None])]
+def message(seq: int, *events: Any, at_s: float | None = None) -> list[bytes]:
+    """As one that is made now."""
+    return [b"kv", struct.pack(">Q", seq), encode([time.time() if at_s is None else at_s, events, None])]
+
+
+def one_feed(**fields: Any) -> Feed:
+    return Feed(name="x", endpoint="x", url="", **fields)
 
 
 # ---- one feed
@@ -68,7 +75,7 @@ def message(seq: int, *events: Any) -> list[bytes]:
 def test_events_of_every_form_are_counted_and_those_of_the_gpus_first_group_summed_up(
     events: list[Any], counts: dict[str, int], tokens: tuple[int, int]
 ) -> None:
-    feed = Feed(name="x", url="")
+    feed = one_feed()
     assert feed.take(message(0, *events)) is ("cleared" in counts)
     assert (dict(feed.counts), (feed.stored, feed.removed)) == (counts, tokens)
 
@@ -80,14 +87,21 @@ def test_events_of_every_form_are_counted_and_those_of_the_gpus_first_group_summ
 def test_a_gap_is_counted_and_a_sequence_that_begins_again_is_an_empty_cache(
     numbers: list[int], gaps: int, restarts: int
 ) -> None:
-    feed = Feed(name="x", url="")
+    feed = one_feed()
     emptied = [feed.take(message(number, stored(1))) for number in numbers]
     assert (feed.gaps, sum(emptied), feed.counts["restarted"]) == (gaps, restarts, restarts)
 
 
+def test_a_message_that_comes_again_or_late_is_passed_over() -> None:
+    feed = one_feed()
+    for seq, at_s in ((4, 10.0), (6, 12.0), (5, 11.0), (6, 12.0), (7, 13.0)):
+        assert not feed.take(message(seq, stored(1), at_s=at_s))
+    assert (feed.stored, feed.counts, feed.gaps, feed.seq) == (48, {"stored": 3, "late": 2}, 1, 7)
+
+
 @pytest.mark.parametrize("frames", [[], [b""], [b"", b"", b""], [b"", b"", b"\xc1"], [b"", b"", encode([1, 2])]])
 def test_what_is_no_message_changes_nothing(frames: list[bytes]) -> None:
-    feed = Feed(name="x", url="", seq=4)
+    feed = one_feed(seq=4)
     assert not feed.take(frames)
     assert (feed.counts, feed.seq) == ({"invalid": 1}, 4)
 
@@ -118,8 +132,9 @@ def test_who_has_no_feed_does_not_load_pyzmq() -> None:
 class Listening:
     """Feeds that are listened to, and what was told of them."""
 
-    def __init__(self, *urls: str) -> None:
-        self.events = KvEvents(((f"e{at}", url) for at, url in enumerate(urls)), scale=0.02)
+    def __init__(self, *urls: str, **more: Any) -> None:
+        sources = (Source(endpoint=f"e{at}", url=url, **more) for at, url in enumerate(urls))
+        self.events = KvEvents(sources, scale=0.02)
         self.told: list[tuple[Any, ...]] = []
         self.events.on_cleared = lambda name: self.told.append((name,))
         self.events.on_turned = lambda *turned: self.told.append(turned)
@@ -134,9 +149,9 @@ class Listening:
 
 
 @asynccontextmanager
-async def listening(*urls: str) -> AsyncIterator[Listening]:
+async def listening(*urls: str, **more: Any) -> AsyncIterator[Listening]:
     before = tasks.running()
-    made = Listening(*urls)
+    made = Listening(*urls, **more)
     made.events.start()
     try:
         yield made
@@ -212,6 +227,112 @@ async def test_a_flood_leaves_the_loop_its_turns_and_one_too_large_is_not_taken(
 async def test_without_a_feed_there_is_nothing_to_start() -> None:
     async with listening() as made:
         assert list(made.events.feeds()) == []
+
+
+async def test_each_rank_is_heard_at_its_port_and_counts_for_its_endpoint() -> None:
+    ports = free_ports(1)
+    ports.append(ports[0] + 1)
+    async with (
+        listening(f"tcp://127.0.0.1:{ports[0]}", ranks=2) as made,
+        publishing(ports[0]) as first,
+        publishing(ports[1]) as second,
+    ):
+        zero, one = made.events.feeds()
+        numbers = await heard(first, zero, 50), await heard(second, one, 7)
+        first(message(numbers[0], stored(2)))
+        second(message(numbers[1], stored(1), CLEARED, stored(3)))
+        await until(lambda: made.sum(1) == 80)
+        assert {each[0] for each in made.told} == {"e0"}
+        assert made.told.count(("e0",)) == 1 and zero.gaps == one.gaps == 0
+        made.events.down("e0")
+        assert (zero.seq, one.seq) == (None, None)
+
+
+# ---- what was lost
+
+
+class Asked:
+    """An engine whose cache is listened to, and asked until its prompts fill it."""
+
+    def __init__(self, made: Listening, engine: Any) -> None:
+        self.made, self.engine, self.asked = made, engine, 0
+
+    async def prompt(self, *faults: str, tokens: int = 400) -> None:
+        """Ask one more under these faults."""
+        self.engine.faults.replace(faults)
+        self.asked += 1
+        body = chat(f"{self.asked:04} " + "word " * tokens, max_tokens=2)
+        assert (await talk(self.engine.port, body)).status == 200
+        self.engine.faults.replace([one for one in faults if one == "no_replay"])
+
+    def whole(self) -> bool:
+        """Whether all that the cache took in and gave back was heard."""
+        feed, kv = self.made.feed, self.engine.model.scheduler.kv
+        return (self.made.sum(1) + feed.stored) - (self.made.sum(2) + feed.removed) == kv.cached * 16
+
+
+@asynccontextmanager
+async def asked_again(**config: Any) -> AsyncIterator[Asked]:
+    ports = free_ports(2)
+    urls = [f"tcp://127.0.0.1:{port}" for port in ports]
+    events = KvEventsConfig(enable_kv_cache_events=True, endpoint=urls[0], replay_endpoint=urls[1], **config)
+    async with listening(urls[0], replay_url=urls[1]) as made, simulated(kv_events=events) as engine:
+        asked = Asked(made, engine)
+        async with asyncio.timeout(5):
+            while made.feed.seq is None:
+                await asked.prompt()
+        engine.reset_prefix_cache()
+        await until(lambda: ("e0",) in made.told)
+        made.told.clear()
+        yield asked
+
+
+@pytest.mark.parametrize(
+    ("fault", "gaps", "late"), [("drop:count=3", 1, 1), ("reorder:count=1", 1, 2), ("duplicate:count=1", 0, 1)]
+)
+async def test_what_was_lost_or_mixed_up_on_the_way_is_told_again_and_counts_once(
+    fault: str, gaps: int, late: int
+) -> None:
+    async with asked_again() as asked:
+        await asked.prompt(fault)
+        await asked.prompt()
+        await until(asked.whole)
+        feed = asked.made.feed
+        await until(lambda: feed.counts["late"] >= late)
+        assert (feed.gaps, feed.replays) == (gaps, {"whole": gaps} if gaps else {})
+        assert ("e0",) not in asked.made.told
+        assert feed.counts["restarted"] == feed.counts["invalid"] == 0
+
+
+@pytest.mark.parametrize("faults", [("gap:5,count=1",), ("drop:count=1", "no_replay")])
+async def test_what_nobody_can_tell_again_is_an_empty_cache(faults: tuple[str, ...]) -> None:
+    async with asked_again() as asked:
+        await asked.prompt(*faults)
+        await asked.prompt(*faults[1:])
+        await until(lambda: asked.made.feed.replays["lost"] == 1)
+        assert asked.made.told.count(("e0",)) == 1
+        feed, heard = asked.made.feed, asked.made.feed.counts["stored"]
+        await asked.prompt()
+        await until(lambda: feed.counts["stored"] > heard)
+        assert feed.gaps == 1 and feed.counts["restarted"] == 0
+
+
+async def test_what_is_older_than_the_engine_remembers_is_an_empty_cache() -> None:
+    async with asked_again(buffer_steps=2) as asked:
+        for _ in range(4):
+            await asked.prompt("drop")
+        await asked.prompt()
+        await until(lambda: asked.made.feed.replays["lost"] == 1)
+        assert asked.made.told.count(("e0",)) == 1
+
+
+async def test_a_sequence_that_begins_again_is_an_empty_cache_without_asking() -> None:
+    async with asked_again() as asked:
+        await asked.prompt()
+        await until(asked.whole)
+        await asked.prompt("seq_restart:count=1")
+        await until(lambda: ("e0",) in asked.made.told)
+        assert asked.made.feed.counts["restarted"] == 1 and not asked.made.feed.replays
 
 
 async def test_the_simulated_engine_publishes_what_its_cache_does() -> None:

@@ -42,6 +42,18 @@ class Asking:
         return await self.heard(kind)
 
 
+async def loses_a_message(made: Asking, engine: Engine) -> None:
+    await engine.control("PUT", "/faults", ["drop:count=1"])
+
+    async def told_again() -> bool:
+        await made.other()
+        metrics = await made.gateway.metrics()
+        return metrics.sum("forebay_kv_event_replays_total", endpoint="e0", result="whole") == 1
+
+    await until_async(told_again, 10, "what was lost was not told again")
+    assert not await made.heard("cleared") and not await made.heard("restarted")
+
+
 async def loses_its_cache_and_restarts(made: Asking, engine: Engine) -> None:
     for _ in range(5):  # its next process shall not have published as much when it is first heard
         await made.other()
@@ -55,20 +67,21 @@ async def loses_its_cache_and_restarts(made: Asking, engine: Engine) -> None:
     await engine.start()
     await until_async(lambda: made.other_heard("restarted"), 10, "the gateway did not notice the new process")
     assert await made.cached() == 0
-    assert (await made.gateway.metrics()).sum("forebay_kv_event_gaps_total", endpoint="e0") == 0
+    assert (await made.gateway.metrics()).sum("forebay_kv_event_gaps_total", endpoint="e0") == 1
 
 
 async def test_what_an_engine_forgets_the_gateway_forgets_and_the_journal_replays(tmp_path: Path) -> None:
-    [port] = free_ports(1)
-    flag = json.dumps({"enable_kv_cache_events": True, "endpoint": f"tcp://127.0.0.1:{port}"})
+    here, again = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    flag = json.dumps({"enable_kv_cache_events": True, "endpoint": here, "replay_endpoint": again})
     journal = tmp_path / "journal.jsonl"
     async with Engine(tmp_path, arguments=[*ENGINE, "--kv-events-config", flag]) as engine:
-        fleet = config([engine.url], endpoint={"kv_events": f"tcp://127.0.0.1:{port}"})
+        fleet = config([engine.url], endpoint={"kv_events": here, "kv_events_replay": again})
         async with Gateway(fleet | {"telemetry": {"journal": str(journal)}}, tmp_path) as gateway:
             made = Asking(gateway)
             await until_async(lambda: made.other_heard("stored"), 10, "nothing is heard of the engine")
             await until(journal.exists, 5, "no journal")  # it stays open: not what `holding` looks for
             async with holding(gateway):
+                await loses_a_message(made, engine)
                 await loses_its_cache_and_restarts(made, engine)
     events = [json.loads(line).get("event") for line in journal.read_text().splitlines()]
     assert events.count("CacheCleared") == 2 and "CacheTurned" in events

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from loadgen.engine_server import kv_events
+from loadgen.engine_server.faults import Faults
 
 START = "import typer; from loadgen.__main__ import engine; typer.run(engine)"
 
@@ -44,8 +45,8 @@ def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path: Path
         (["--kv-events-config", '{"enable_kv_cache_events": true, "publisher": "x"}'], "'x' is not one of zmq, null"),
         (["--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "ipc://x"}'], "is not like tcp://*:5557"),
         (
-            ["--kv-events-config", '{"enable_kv_cache_events": true, "replay_endpoint": "tcp://*:1"}'],
-            "no replay_endpoint",
+            ["--kv-events-config", '{"enable_kv_cache_events": true, "replay_endpoint": "ipc://x"}'],
+            "replay_endpoint 'ipc://x' is not like",
         ),
         (["--dialect", "sglang"], "is not one of vllm"),
         (["--max-num-batched-tokens", "10"], "at least --max-num-seqs"),
@@ -78,8 +79,8 @@ def test_a_busy_port_for_kv_events_is_named_and_without_pyzmq_there_are_none(mon
         config = kv_events.read(text)
         assert config is not None
         with pytest.raises(ValueError, match=f"{at}: Address already in use"):
-            kv_events.Publisher(config, 0, kv_events.ToldCache(8, 16)).open()
-    assert config.at(2) == f"tcp://127.0.0.1:{taken_port(at) + 2}"
+            kv_events.Publisher(config, 0, kv_events.ToldCache(8, 16), Faults((), 0)).open()
+    assert config.at(2) == (f"tcp://127.0.0.1:{taken_port(at) + 2}", None)
     monkeypatch.setattr(kv_events, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'forebay\[kv-events\]'"):
         kv_events.read(text)
