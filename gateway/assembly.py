@@ -143,6 +143,7 @@ def open_store(
 
     place = Place(
         url=redis.url,
+        cluster=redis.cluster,
         prefix=redis.prefix,
         timeout_s=redis.timeout_s * scale,
         connect_timeout_s=redis.connect_timeout_s * scale,

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, ValidationInfo
+from pydantic import Field, ValidationInfo, field_validator
 
 from gateway.config.kinds import Number, Ref, Text, Whole
 from gateway.config.section import RESTART, Section
@@ -39,6 +40,11 @@ class Redis(Section):
         repr=False,
         exclude=True,
     )
+    cluster: bool = Field(
+        False,
+        description="`url` names a node of a Redis Cluster. The others are found by it, and redirects are followed.",
+        json_schema_extra=RESTART,
+    )
     prefix: Annotated[str, Text("[A-Za-z0-9._-]{1,32}", "1 to 32 letters, digits, '.', '_' or '-'")] = Field(
         "fb", description="All keys begin with it: fleets that share a Redis differ in it.", json_schema_extra=RESTART
     )
@@ -60,6 +66,15 @@ class Redis(Section):
         1, description="How many replicas share the limits, until the store has told."
     )
     on_store_down: WithoutStore = Field("local_share", description=ON_STORE_DOWN)
+
+    @field_validator("cluster")
+    @classmethod
+    def _one_database_on_the_network(cls, value: bool, info: ValidationInfo) -> bool:
+        """A cluster has one database, and is no socket of this machine."""
+        url = urlsplit(str(info.data.get("url", "")))
+        if value and (url.scheme == "unix" or url.path not in ("", "/", "/0") or "db" in parse_qs(url.query)):
+            raise ValueError("a cluster's url is redis:// or rediss://, without a database other than 0")
+        return value
 
     def described(self, scale: float) -> dict[str, object]:
         """What the core needs to know of it, with times scaled."""

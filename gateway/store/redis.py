@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from gateway.store import Beat, Leased, Lent, StoreError
 from policies.leasing import Ask
@@ -42,9 +42,11 @@ BEAT, BLOCK = Script("beat.lua"), Script("block.lua")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the store is, and how long a call may take. `prefix` of its keys; `scale` multiplies fixed times (tests)."""
+    """Where the store is, and how long a call may take. `cluster`: it is one of the nodes of a Redis Cluster. `prefix` of its
+    keys; `scale` multiplies fixed times (tests)."""
 
     url: str
+    cluster: bool = False
     prefix: str
     timeout_s: float
     connect_timeout_s: float
@@ -68,7 +70,7 @@ class RedisStore:
         self._heard_us = 0  # of keys that were blocked before, it knows
         self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
         self._served: dict[str, _Served] = {}  # by key
-        self._client: Redis = Redis.from_url(
+        self._client: Redis | RedisCluster = (RedisCluster if place.cluster else Redis).from_url(
             place.url,
             socket_timeout=place.timeout_s,
             socket_connect_timeout=place.connect_timeout_s,
@@ -147,7 +149,7 @@ class RedisStore:
                 found = await self._client.evalsha(script.digest, len(keys), *keys, *arguments)
             except NoScriptError:
                 found = await self._client.eval(script.text, len(keys), *keys, *arguments)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             raise StoreError(f"{type(error).__name__}: {error}") from error
         return list(found)
 

@@ -45,3 +45,15 @@ def test_what_the_store_is_only_a_restart_can_change_and_its_policy_at_once() ->
     assert wrong(SHARED.replace("closed", "open").replace("replicas: 4", "replicas: 2")) == []
     assert wrong(SHARED.replace("10.0.0.5", "10.0.0.6")) == ["redis.url"]
     assert wrong(FLEET) == ["redis"]
+
+
+def test_a_cluster_has_one_database_and_is_on_the_network() -> None:
+    made = config(SHARED.replace("6379/0", '6379/0", cluster: true, prefix: "x'), acme=ACME)
+    assert made.redis is not None
+    assert made.redis.cluster
+    for url in ("redis://10.0.0.5:6379/1", "unix:///run/redis.sock", "redis://10.0.0.5?db=2"):
+        (error,) = errors_of(FLEET + f'redis: {{url: "{url}", cluster: true}}\n', files(acme=ACME))
+        assert error.endswith(
+            "redis.cluster: a cluster's url is redis:// or rediss://, without a database other than 0"
+        )
+        assert url not in error
