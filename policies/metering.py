@@ -25,9 +25,8 @@ from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
 from policies.state.parked import Parked
 from policies.state.tickets import Ticket
 from policies.state.views import AccountView, MeterView, SlotView
-from policies.types import Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
+from policies.types import RATES, Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
 
-RATES = ("rpm", "tpm", "itpm", "otpm")
 PLAIN = Cost()  # for limits that all tenants share
 
 
@@ -41,7 +40,6 @@ class Metering:
         self._books = books
         self._wall = Wall()
         self._settings: Settings | None = None
-        self._limits: dict[Rule, limits.Limit] = {}
         self._meters: dict[Rule, Meter] = {}
         self._terms: dict[tuple[str, str, str], Terms | None] = {}
         self._slots: dict[tuple[str, str, str], Slots] = {}
@@ -121,17 +119,17 @@ class Metering:
         tenants, models = settings.tenants.values(), settings.models.values()
         self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
         self._bound_meters(settings, now)
-        self.counts_tokens = any(rule.metric != "rpm" for rule in self._limits)
+        self.counts_tokens = limits.counts_tokens(settings)
         if self.limited or was_limited:
             self._judge_anew()
 
     def _bound_meters(self, settings: Settings, now: float) -> None:
         """New limits for those that have one; what a tenant that is gone has used is kept until it has drained."""
-        self._limits = now_valid = dict(limits.limits_of(settings))
         for rule, meter in list(self._meters.items()):
             meter.look(now)
-            if rule in now_valid:
-                self._bound(meter, now_valid[rule])
+            limit = limits.limit_of(settings, rule)
+            if limit is not None:
+                self._bound(meter, limit)
             elif not rule.tenant or rule.tenant in settings.tenants or not meter.used:
                 del self._meters[rule]
                 self.leasing.forget(rule)
@@ -152,15 +150,20 @@ class Metering:
             books.enqueue(ticket)
 
     def _give(self, ticket: Ticket, terms: Terms) -> None:
-        claim = ticket.claim or Claim(terms)
+        claim, left_s = ticket.claim or Claim(terms), self._books.leaves_s(ticket)
         ticket.take_claim(claim, terms)
         if ticket.attempt is not None:
             claim.take_slot()
         elif ticket.line is not None:
             claim.count_queued(1, ticket.request.body_bytes)
-            self._books.timers.set(ticket, self._books.leaves_s(ticket))
+            leaves_s = self._books.leaves_s(ticket)
+            if leaves_s != left_s:
+                self._books.timers.set(ticket, leaves_s)
 
     # ---- terms
+
+    def _limit(self, rule: Rule) -> limits.Limit | None:
+        return limits.limit_of(self._settings, rule) if self._settings is not None else None
 
     def _terms_of(self, request: InferenceRequest) -> Terms | None:
         key = (request.tenant, request.key, request.model)
@@ -217,7 +220,9 @@ class Metering:
     def _meter(self, rule: Rule) -> Meter:
         meter = self._meters.get(rule)
         if meter is None:
-            limit = self._limits[rule]
+            limit = self._limit(rule)
+            if limit is None:
+                raise InvariantError(f"there is no limit {rule}")
             is_budget = isinstance(limit, Budget)
             if self.leasing.fleet is not None:
                 meter = self.leasing.block(rule, is_budget, self._wall)
@@ -245,12 +250,13 @@ class Metering:
 
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""
-        return [limits.view(meter, self._limits.get(rule), now) for rule, meter in self._meters.items()]
+        return [limits.view(meter, self._limit(rule), now) for rule, meter in self._meters.items()]
 
     def meters_of(self, tenant: str, now: float) -> list[MeterView]:
         """Every limit of a tenant, asked for or not."""
-        mine = [rule for rule in self._limits if rule.tenant == tenant]
-        return [limits.view(self._meter(rule), self._limits[rule], now) for rule in mine]
+        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        mine = limits.rules_of(owner) if owner is not None else ()
+        return [limits.view(self._meter(rule), self._limit(rule), now) for rule in mine]
 
     def slots_of(self, tenant: str) -> list[SlotView]:
         """Its slots, and how many are taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from policies.state.claims import Charge
@@ -42,23 +42,47 @@ def scopes_of(owner: Tenant) -> Iterator[Scope]:
         yield Scope("tenant_model", owner.id, model, held)
 
 
-def limits_of(settings: Settings) -> Iterator[tuple[Rule, Limit]]:
-    """Every rate and budget of the settings."""
-    for owner in settings.tenants.values():
-        yield from _rates("tenant", owner.id, {"": owner.limits}, owner.burst_s)
-        yield from _rates("key", owner.id, owner.keys, owner.burst_s)
-        yield from _rates("tenant_model", owner.id, owner.models, owner.burst_s)
-        for budget in owner.budgets:
-            yield Rule("tenant", owner.id, "", budget.id), budget
-    yield from _rates("model", "", {name: each.limits for name, each in settings.models.items()}, SHARED_BURST_S)
-
-
-def _rates(scope: str, tenant: str, parts: Mapping[str, Limits], burst_s: float) -> Iterator[tuple[Rule, Limit]]:
-    for part, limits in parts.items():
+def rules_of(owner: Tenant) -> Iterator[Rule]:
+    """Every rate and budget of a tenant."""
+    for scope in scopes_of(owner):
         for metric in RATES:
-            limit = getattr(limits, metric)
-            if limit is not None:
-                yield Rule(scope, tenant, part, metric), (limit, burst_s)
+            if getattr(scope.limits, metric) is not None:
+                yield Rule(scope.name, owner.id, scope.part, metric)
+    for budget in owner.budgets:
+        yield Rule("tenant", owner.id, "", budget.id)
+
+
+def limit_of(settings: Settings, rule: Rule) -> Limit | None:
+    """What the settings say of a limit; None: there is no such limit."""
+    owner = settings.tenants.get(rule.tenant)
+    if owner is not None and rule.metric not in RATES:
+        return next((budget for budget in owner.budgets if budget.id == rule.metric), None)
+    held = _held(settings, owner, rule)
+    limit = getattr(held, rule.metric) if held is not None else None
+    return (limit, owner.burst_s if owner is not None else SHARED_BURST_S) if limit is not None else None
+
+
+def _held(settings: Settings, owner: Tenant | None, rule: Rule) -> Limits | None:
+    if owner is None:
+        model = settings.models.get(rule.part) if rule.scope == "model" else None
+        return model.limits if model is not None else None
+    if rule.scope == "tenant":
+        return owner.limits
+    return (owner.keys if rule.scope == "key" else owner.models).get(rule.part)
+
+
+def counts_tokens(settings: Settings) -> bool:
+    """Whether anybody's tokens are limited."""
+    return any(map(_of_tokens, settings.tenants.values())) or any(
+        each.limits.tpm is not None for each in settings.models.values()
+    )
+
+
+def _of_tokens(owner: Tenant) -> bool:
+    parts = (owner.limits, *owner.keys.values(), *owner.models.values())
+    return bool(owner.budgets) or any(
+        limits.tpm is not None or limits.itpm is not None or limits.otpm is not None for limits in parts
+    )
 
 
 def bound(meter: Meter, limit: Limit) -> None:
