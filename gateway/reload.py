@@ -3,7 +3,7 @@
   files changed, SIGHUP, POST reload  ->  read, judged, prepared: in a thread  ->  `Live.swap`: one call, nothing awaited
 
 Requests in progress keep what they began with. Those that still wait are judged again: who may not any more is refused,
-who belongs elsewhere asks anew. Whatever is wrong with the files, nothing changes, and it is said once.
+who belongs elsewhere asks anew, a few at a time where they are many. Whatever is wrong with the files, nothing changes, and it is said once.
 """
 
 import asyncio
@@ -11,9 +11,11 @@ import os
 import ssl
 import sys
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from gateway import tasks
@@ -39,6 +41,7 @@ SETTLES = 50  # looks at files that go on changing; then they are read as they a
 # For so long the reading thread may keep the loop from running. Beside a busy thread a round trip over two sockets of the
 # loop took 10.4 ms (p99) with the interpreter's own 5 ms, and 1.3 ms with this.
 SWITCH_S = 0.0005
+SLICE_S = 0.01  # for so long those that ask anew keep the loop
 SHOWN = 10  # changes named in a line of the log
 
 
@@ -51,6 +54,7 @@ class Live:
     roster: Roster
     access: Access
     tls: ssl.SSLContext | None  # of the listener
+    again: deque[tuple[Run, Caller]] = field(default_factory=deque)  # who waits to ask anew, in order of arrival
 
     def renew_certificate(self, config: Config) -> None:
         """Present to new connections what the files of the certificate hold now."""
@@ -60,6 +64,7 @@ class Live:
     def swap(self, old: Prepared, new: Prepared, well: Collection[str]) -> None:
         """Take over a configuration, from one event to the next. `well`: new endpoints that were found well."""
         services, config, dispatcher = self.services, new.config, self.services.dispatcher
+        self._ask_again(inf)  # those that a swap a moment ago left
         dispatcher.settle()  # who was given a place goes there, as it was decided
         services.change(new.terms)
         services.backends.change(config)
@@ -68,15 +73,27 @@ class Live:
         services.events.change(config.telemetry.log_level, config.telemetry.log_format)
         self.shared.change(new.limits, new.timers, new.bounds, config.limits.stream_buffer_bytes)
         self.access.change(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
-        again = self._judge_who_waits(_moved_models(old, new))
+        self.again.extend(self._judge_who_waits(_moved_models(old, new)))
         dispatcher.settle()  # what was decided about those that stepped out is of no interest
         self.roster.change(config, new.timers, well)
         dispatcher.handle(SettingsChanged(settings=new.settings))
-        for run, caller in again:
-            run.ask_again(caller)
+        self._ask_again(SLICE_S)
+
+    def _ask_again(self, most_s: float) -> None:
+        """Have them ask anew, for so long; then the loop has its turn."""
+        until_s = time.monotonic() + most_s
+        while self.again:
+            run, caller = self.again.popleft()
+            if run.waiting:  # it has neither left nor been given a place as what it was
+                run.step_out()
+                run.ask_again(caller)
+            if self.again and time.monotonic() >= until_s:
+                asyncio.get_running_loop().call_soon(self._ask_again, most_s)
+                return
 
     def _judge_who_waits(self, moved: set[str]) -> list[tuple[Run, Caller]]:
-        """Refuse those that may not wait any more. Returns those that have stepped out to ask anew, in their order.
+        """Refuse those that may not wait any more. Returns those that are to ask anew, in their order. Who belongs to another
+        partition has stepped out already.
 
         What was reserved for them goes back with their leaving: for the core they have left like any client.
         """
@@ -92,8 +109,9 @@ class Live:
                     again.append((run, caller))
             except GatewayError as error:
                 run.revoke(error)
-        for run, _ in again:
-            run.step_out()
+        for run, caller in again:
+            if run.caller.partition != caller.partition:
+                run.step_out()
         return sorted(again, key=lambda each: each[0].exchange.received_s)
 
 

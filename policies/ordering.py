@@ -26,7 +26,7 @@ from policies.saturation import service_s
 from policies.state.flows import Flow
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
-from policies.state.shares import OVERDUE, Share, Standing
+from policies.state.shares import OVERDUE, Standing
 from policies.state.tickets import Ticket
 from policies.types import Band
 
@@ -109,17 +109,17 @@ def _give_up(pool: PoolQueue, now: float) -> None:
 
 def _renew(pool: PoolQueue, now: float) -> None:
     """These flows have other heads than before, or their tenants have had something."""
-    shares: dict[str, Share] = {}
-    for flow in pool.changed:
-        share = shares[flow.band] = flow.share
+    changed, pool.changed = pool.changed, {}
+    shares = {flow.band: flow.share for flow in changed}
+    for share in shares.values():
         if share.standings:
-            share.standings = [standing for standing in share.standings if standing[4] is not flow]
+            share.standings = [standing for standing in share.standings if standing[4] not in changed]
+    for flow in changed:
         if flow.lanes:
             fresh = list(_standings(pool, flow, now))  # which may change those that are there
-            share.standings += fresh
+            flow.share.standings += fresh
         else:
             fairness.left(flow, now)
-    pool.changed = {}
     for share in shares.values():
         if len(share.standings) > 1:
             share.standings.sort()
