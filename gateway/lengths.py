@@ -2,14 +2,15 @@
 
 Read once before the first request; what cannot be read, is broken or of another version is left aside with one line in
 the event log, and learning begins anew. Written every `EVERY_S` and at the end: to a file beside it that then takes its
-name, so that a crash leaves the old state or the new one, in a thread, so that a slow disk holds up nobody. It names
+name, so that a crash leaves the old state or the new one; put together in pieces, between which the loop has its turns, and written in
+a thread, so that neither its size nor a slow disk holds up anybody. It names
 tenants and models and counts answers; it is for its owner's eyes only (mode 0600).
 """
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gateway import tasks
@@ -20,9 +21,9 @@ MOST_BYTES = 64 * 1024 * 1024  # four times what can be learned
 
 
 class LengthFile:
-    """One state file. `learned` gives out the state as text. `scale` multiplies the period (tests)."""
+    """One state file. `learned` gives out the state as pieces of text. `scale` multiplies the period (tests)."""
 
-    def __init__(self, path: Path, learned: Callable[[], str], events: EventLog, scale: float = 1.0) -> None:
+    def __init__(self, path: Path, learned: Callable[[], Iterable[str]], events: EventLog, scale: float = 1.0) -> None:
         self._path = path
         self._learned = learned
         self._events = events
@@ -62,19 +63,23 @@ class LengthFile:
             await self._write()
 
     async def _write(self) -> None:
+        pieces: list[str] = []
+        for piece in self._learned():
+            pieces.append(piece)
+            await asyncio.sleep(0)
         try:
-            await asyncio.to_thread(_replace, self._path, self._learned())
+            await asyncio.to_thread(_replace, self._path, pieces)
         except OSError as error:
             self._events.warning("lengths cannot be written", file=str(self._path), cause=error.strerror or str(error))
 
 
-def _replace(path: Path, state: str) -> None:
+def _replace(path: Path, pieces: list[str]) -> None:
     beside = path.with_name(path.name + ".new")
     beside.unlink(missing_ok=True)  # whatever it was: what is opened below is new, and ours
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(file, "wb") as out:
-            out.write(state.encode())
+            out.writelines(piece.encode() for piece in pieces)
             out.flush()
             os.fsync(out.fileno())
         beside.replace(path)

@@ -1,5 +1,7 @@
 """What others may see of the core: counts and views, never the books themselves."""
 
+from collections.abc import Iterator
+
 from policies.assessing import Assessing
 from policies.metering import Metering
 from policies.state.books import Books
@@ -37,6 +39,6 @@ class Seen:
         """Whether anybody waits for what the store may have: more of a limit, or a slot."""
         return bool(self._books.parked) or self.metering.leasing.slots.hurry.wanted
 
-    def lengths(self) -> str:
-        """What has been learned of lengths, for `LengthsRestored` in a later run."""
+    def lengths(self) -> Iterator[str]:
+        """What has been learned of lengths, for `LengthsRestored` in a later run. Small pieces: events may come between them."""
         return self._assessing.lengths.dump()

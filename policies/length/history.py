@@ -145,6 +145,11 @@ class History:
             parent = node
         while len(nodes) > TENANT_NODES:
             self._forget(tenant)
+        if self.count > NODES:
+            self.trim()
+
+    def trim(self) -> None:
+        """No more than may be."""
         while self.count > NODES:
             self._forget(next(iter(self.tenants)))
 

@@ -8,6 +8,7 @@ Answers that a schema or a forced tool shapes have a tree of their own, for they
 who know that theirs do not.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from policies.length.distribution import below, bucket, exactly, given
@@ -80,8 +81,8 @@ class Lengths:
         """Take the engine's own count of a prompt's tokens, for the bytes per token of its tenant, model and kind."""
         self._ratios.learn(request, prompt_tokens)
 
-    def dump(self) -> str:
-        """All that was learned, as versioned JSON text."""
+    def dump(self) -> Iterator[str]:
+        """All that was learned, as versioned JSON text in small pieces: it may go on learning between them."""
         return written(self._history, self._ratios)
 
     def restore(self, text: str) -> None:

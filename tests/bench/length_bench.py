@@ -98,7 +98,7 @@ def full(lengths: Lengths) -> None:
     for number in range(NODES):
         lengths.learn(request(number % 20, number), 100, True)
     began = perf_counter_ns()
-    text = lengths.dump()
+    text = "".join(lengths.dump())
     middle = perf_counter_ns()
     lengths.restore(text)
     ended = perf_counter_ns()

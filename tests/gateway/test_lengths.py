@@ -26,7 +26,7 @@ class Lines:
 
 def file_of(path: Path, state: str = "", scale: float = 1.0) -> tuple[LengthFile, Lines]:
     lines = Lines()
-    return LengthFile(path, lambda: state, EventLog(lines), scale), lines  # type: ignore[arg-type]
+    return LengthFile(path, lambda: [state], EventLog(lines), scale), lines  # type: ignore[arg-type]
 
 
 def refuse(state: str) -> None:
@@ -73,7 +73,7 @@ async def test_it_is_written_again_and_again_and_at_the_end_for_its_owner_only(t
     path = tmp_path / "lengths"
     states = iter(range(1000))
     lines = Lines()
-    file = LengthFile(path, lambda: str(next(states)), EventLog(lines), 0.0005)  # type: ignore[arg-type]
+    file = LengthFile(path, lambda: [str(next(states))], EventLog(lines), 0.0005)  # type: ignore[arg-type]
     old = os.umask(0)
     try:
         file.start()

@@ -19,10 +19,15 @@ from policies.length import Lengths, Prediction
 from policies.length.distribution import BUCKETS, EDGES, below, bucket, lognormal, mean_below, quantile
 from policies.length.history import FREE, NODES, TENANT_NODES, Node
 from policies.length.ratios import RATIOS
+from policies.length.text import PIECE_NODES
 from policies.types import InferenceRequest
 from tests.kit.shared import trace
 
 LIMIT = 8192
+
+
+def dumped(lengths: Lengths) -> str:
+    return "".join(lengths.dump())
 
 
 def asking(**facts: Any) -> InferenceRequest:
@@ -126,7 +131,7 @@ def test_recent_answers_count_more() -> None:
 
 def test_counts_are_scaled_down_before_they_lose_digits() -> None:
     lengths = taught(asking(), *[10, 1000] * 6000)
-    text = json.loads(lengths.dump())
+    text = json.loads(dumped(lengths))
     assert all(1.0 <= node["unit"] < 1.1e6 for node in text["tenants"]["acme"])
     said = lengths.predict(asking())
     assert (said.p25, said.p90) == (pytest.approx(10, rel=0.15), pytest.approx(1000, rel=0.15))
@@ -150,7 +155,7 @@ def test_an_answer_of_three_sequences_is_three_answers_long() -> None:
 def test_nothing_is_learned_from_routes_without_answers_and_from_cuts_before_the_first_token() -> None:
     lengths = taught(asking(max_output_tokens=0), 5, 5)
     taught(asking(), 0, 0, natural=False, lengths=lengths)
-    assert lengths.dump() == Lengths().dump()
+    assert dumped(lengths) == dumped(Lengths())
 
 
 # Cut answers
@@ -283,7 +288,7 @@ def test_a_tenant_keeps_the_512_nodes_it_used_last() -> None:
     for head in range(2, 700):
         taught(asking(head=head), 1000, lengths=lengths)
         taught(asking(head=1), 10, lengths=lengths)
-    nodes = json.loads(lengths.dump())["tenants"]["acme"]
+    nodes = json.loads(dumped(lengths))["tenants"]["acme"]
     assert len(nodes) == TENANT_NODES
     assert lengths.predict(asking(head=1)).p50 == pytest.approx(10, rel=0.15)
     assert nodes[0]["key"] == ["llama", "chat", "", 191]  # before it come 190 of the heads; 509 of them are kept
@@ -307,7 +312,7 @@ def test_above_the_bound_of_all_the_silent_tenant_loses_its_oldest_nodes() -> No
     lengths = Lengths()
     for number in range(NODES):
         taught(asking(tenant=f"tenant-{number // 400}", head=number + 1), 100, lengths=lengths)
-    kept = {tenant: len(nodes) for tenant, nodes in json.loads(lengths.dump())["tenants"].items()}
+    kept = {tenant: len(nodes) for tenant, nodes in json.loads(dumped(lengths))["tenants"].items()}
     assert sum(kept.values()) == NODES
     assert kept["tenant-0"] == 402 - 50
     assert {kept[f"tenant-{number}"] for number in range(1, 25)} == {402}
@@ -317,7 +322,7 @@ def test_a_tenant_of_whom_nothing_is_left_is_gone() -> None:
     lengths = Lengths()
     for number in range(NODES // 2 + 10):
         taught(asking(tenant=f"tenant-{number}"), 100, lengths=lengths)
-    kept = json.loads(lengths.dump())["tenants"]
+    kept = json.loads(dumped(lengths))["tenants"]
     assert next(iter(kept)) == "tenant-10"
     assert len(kept) == NODES // 2
 
@@ -326,7 +331,7 @@ def test_ratios_are_bounded_and_the_oldest_go_first() -> None:
     lengths = Lengths()
     for number in range(RATIOS + 5):
         lengths.learn_prompt(asking(tenant=f"tenant-{number}", text_bytes=1000), 100)
-    kept = json.loads(lengths.dump())["bytes_per_token"]
+    kept = json.loads(dumped(lengths))["bytes_per_token"]
     assert (len(kept), kept[0][0]) == (RATIOS, "tenant-5")
 
 
@@ -342,8 +347,8 @@ def test_what_is_restored_predicts_and_learns_identically(
     for head, tokens, natural, shape in before:
         lengths.learn(asking(head=head, shape=shape), tokens, natural)
         lengths.learn_prompt(asking(text_bytes=1000), tokens)
-    restored.restore(lengths.dump())
-    assert restored.dump() == lengths.dump()
+    restored.restore(dumped(lengths))
+    assert dumped(restored) == dumped(lengths)
     for head, tokens, natural, shape in after:
         for limit in (100, LIMIT):
             request = asking(head=head, shape=shape, text_bytes=1000, max_output_tokens=limit)
@@ -353,7 +358,7 @@ def test_what_is_restored_predicts_and_learns_identically(
             assert restored.prompt_tokens(request) == lengths.prompt_tokens(request)
         lengths.learn(asking(head=head, shape=shape), tokens, natural)
         restored.learn(asking(head=head, shape=shape), tokens, natural)
-    assert restored.dump() == lengths.dump()
+    assert dumped(restored) == dumped(lengths)
 
 
 def _changed(path: tuple[str | int, ...], value: object) -> Callable[[str], str]:
@@ -398,16 +403,34 @@ BROKEN = {
 }
 
 
+def test_what_is_learned_while_the_state_is_written_does_no_harm() -> None:
+    lengths = Lengths()
+    for number in range(NODES):
+        lengths.learn(asking(tenant=f"t{number % 30}", head=number), 20, True)
+    pieces = []
+    for number, piece in enumerate(lengths.dump()):
+        pieces.append(piece)
+        for more in range(10):  # tenants and heads that are gone, and that nobody had
+            lengths.learn(asking(tenant=f"new{number}", head=more), 20, True)
+    assert len(pieces) > NODES / PIECE_NODES
+    assert max(map(len, pieces)) < 200_000
+    restored = Lengths()
+    restored.restore("".join(pieces))
+    assert sum(map(len, json.loads(dumped(restored))["tenants"].values())) <= NODES
+    restored.restore(dumped(lengths))
+    assert dumped(restored) == dumped(lengths)
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_state_is_refused_with_a_reason_and_changes_nothing(name: str) -> None:
     lengths = taught(asking(), *[20] * 50)
     lengths.learn_prompt(asking(text_bytes=1000), 300)
-    text = lengths.dump()
+    text = dumped(lengths)
     with pytest.raises(ValueError, match=r"lengths are not as expected: .+"):
         lengths.restore(BROKEN[name](text))
-    assert lengths.dump() == text
+    assert dumped(lengths) == text
     lengths.restore(text)
-    assert lengths.dump() == text
+    assert dumped(lengths) == text
 
 
 # Against what real tenants asked
