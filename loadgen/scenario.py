@@ -5,6 +5,7 @@ reads makes a benchmark lie. `Scenario` is a value; the options of a command mak
 """
 
 import hashlib
+import math
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -210,8 +211,15 @@ def standard(name: str) -> Scenario:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file."""
-    made = msgspec.json.schema(Scenario)
+    made = _without_infinity(msgspec.json.schema(Scenario))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Scenario of Forebay", **made}
+
+
+def _without_infinity(node: Any) -> Any:
+    """JSON has no word for the default of a bound that is none."""
+    if isinstance(node, dict):
+        return {key: _without_infinity(value) for key, value in node.items() if value != math.inf}
+    return [_without_infinity(value) for value in node] if isinstance(node, list) else node
 
 
 def load(text: str, file: str = "scenario") -> Scenario:
@@ -246,11 +254,26 @@ def _problems(scenario: Scenario) -> Iterator[tuple[Where, str]]:
         yield ("tenants",), "at least one"
     if all(one.max_total_tokens is not None for one in scenario.classes.values()):
         yield ("classes",), "one of them takes requests of any length"
+    if scenario.duration_s <= 0:
+        yield ("duration",), "more than 0"
+    for field, value in _limits(scenario.slo):
+        if not 0 <= value < math.inf:
+            yield ("slo", *field), f"{value} is no limit"
     for number, tenant in enumerate(scenario.tenants):
         if tenant.name in known[:number]:
             yield ("tenants", number, "name"), f"{tenant.name} is there twice"
         for where, what in _problems_of(scenario, tenant):
             yield ("tenants", number, *where), what
+
+
+def _limits(goal: Goal | GoalChange) -> Iterator[tuple[Where, float]]:
+    ttft = goal.ttft
+    if ttft is not None:
+        yield from ((("ttft", name), float(getattr(ttft, name))) for name in ttft.__struct_fields__)
+    for name in ("tpot_ms", "stall_ms", "e2e_ms"):
+        value = getattr(goal, name)
+        if value is not None:
+            yield (name,), value
 
 
 def _problems_of(scenario: Scenario, tenant: Tenant) -> Iterator[tuple[Where, str]]:
@@ -262,6 +285,10 @@ def _problems_of(scenario: Scenario, tenant: Tenant) -> Iterator[tuple[Where, st
             yield ("prompt", field), f"definitions of tools take {LEAST_TOOLS} tokens at least"
     for name in sorted(tenant.slo.keys() - scenario.classes.keys() - {EVERY_CLASS}):
         yield ("slo", name), f"no class is called {name}"
+    for name, change in tenant.slo.items():
+        for where, value in _limits(change):
+            if not 0 <= value < math.inf:
+                yield ("slo", name, *where), f"{value} is no limit"
     if isinstance(tenant.arrivals, Trace):
         given = [name for name in ("input", "output", "reasoning") if getattr(tenant, name) is not None]
         given += [f"prompt.{name}" for name in ("tools", "tool_results") if getattr(tenant.prompt, name) is not None]

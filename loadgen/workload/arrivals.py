@@ -8,13 +8,14 @@ A rate that changes is a unit process, bent in time.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from random import Random
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from loadgen.workload.fields import Count, Duration, Fields, NonNegative, Positive, ScenarioError, seconds
+from loadgen.workload.fields import Count, Duration, Fields, NonNegative, Positive, seconds
 from loadgen.workload.lengths import Length, mean
 
 _BISECTIONS = 60
@@ -80,22 +81,40 @@ class Stage(Fields, frozen=True):
 
 
 class _Piece(NamedTuple):
-    """Between two times the rate goes in a straight line."""
+    """Between two times the rate goes in a straight line, or grows by equal factors in equal times (`bent`)."""
 
     start_s: float
     end_s: float
     first: float
     last: float
+    bent: bool = False
+
+    @property
+    def _growth(self) -> float:
+        """The exponent per second; 0: the rate is level, or goes in a straight line."""
+        return math.log(self.last / self.first) / (self.end_s - self.start_s) if self.bent else 0.0
 
     @property
     def requests(self) -> float:
+        if growth := self._growth:
+            return (self.last - self.first) / growth
         return (self.first + self.last) / 2 * (self.end_s - self.start_s)
 
     def when(self, number: float) -> float:
         """The time at which that many requests of the piece have come."""
+        if growth := self._growth:
+            return self.start_s + math.log1p(number * growth / self.first) / growth
         slope = (self.last - self.first) / (self.end_s - self.start_s)
         speed = self.first + math.sqrt(max(0.0, self.first**2 + 2 * slope * number))
         return self.start_s + (2 * number / speed if speed else 0.0)
+
+    def until(self, end_s: float) -> "_Piece":
+        """The part of it before `end_s`."""
+        share = (end_s - self.start_s) / (self.end_s - self.start_s)
+        last = self.first + (self.last - self.first) * share
+        if self.bent:
+            last = self.first * (self.last / self.first) ** share
+        return self._replace(end_s=end_s, last=last)
 
 
 class Step(Fields, frozen=True, tag_field="kind", tag="step"):
@@ -103,6 +122,11 @@ class Step(Fields, frozen=True, tag_field="kind", tag="step"):
 
     stages: Annotated[tuple[Stage, ...], msgspec.Meta(min_length=1)]
     cv: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        starts = [seconds(stage.at) for stage in self.stages]
+        if any(later <= start for start, later in pairwise(starts)):
+            raise ValueError("each stage has an `at` later than the one before")
 
     def times(self, stream: Random, total_s: float) -> Iterator[float]:
         """Arrival times in [0, total_s), sorted."""
@@ -118,14 +142,25 @@ class Step(Fields, frozen=True, tag_field="kind", tag="step"):
         return msgspec.structs.replace(self, stages=stages)
 
     def _pieces(self, total_s: float) -> list[_Piece]:
-        return list(_clipped(self.stages, total_s, ramp=False))
+        return list(_clipped(self.stages, total_s, lambda start_s, end_s, rate, _: _Piece(start_s, end_s, rate, rate)))
 
 
 class Ramp(Step, frozen=True, tag_field="kind", tag="ramp"):
-    """The rate goes in a straight line from stage to stage and stays at the last one's."""
+    """The rate goes from stage to stage and stays at the last one's; 0 before the first.
+
+    `curve`: in a straight line, or by equal factors in equal times, for which each rate has to be above 0.
+    """
+
+    curve: Literal["linear", "exponential"] = "linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.curve == "exponential" and not all(stage.rate > 0 for stage in self.stages):
+            raise ValueError("an exponential ramp has rates above 0")
 
     def _pieces(self, total_s: float) -> list[_Piece]:
-        return list(_clipped(self.stages, total_s, ramp=True))
+        bent = self.curve == "exponential"
+        return list(_clipped(self.stages, total_s, partial(_Piece, bent=bent)))
 
 
 class Spike(_Steady, frozen=True, tag_field="kind", tag="spike"):
@@ -249,17 +284,15 @@ def _weibull_shape(cv: float) -> float:
     return low
 
 
-def _clipped(stages: Sequence[Stage], total_s: float, *, ramp: bool) -> Iterator[_Piece]:
+def _clipped(
+    stages: Sequence[Stage], total_s: float, piece: Callable[[float, float, float, float], _Piece]
+) -> Iterator[_Piece]:
     """The pieces between stages, as far as they lie in [0, total_s)."""
     points = [(seconds(stage.at), stage.rate) for stage in stages]
-    if points != sorted(points, key=lambda point: point[0]) or len({at for at, _ in points}) != len(points):
-        raise ScenarioError("stages: each `at` is later than the one before")
     points.append((max(total_s, points[-1][0]), points[-1][1]))
     for (start_s, first), (end_s, following) in pairwise(points):
-        cut_s = min(end_s, total_s)
-        if cut_s > start_s:
-            last = first + (following - first) * (cut_s - start_s) / (end_s - start_s) if ramp else first
-            yield _Piece(start_s, cut_s, first, last)
+        if min(end_s, total_s) > start_s:
+            yield piece(start_s, end_s, first, following).until(min(end_s, total_s))
 
 
 def _bent(pieces: Sequence[_Piece], cv: float, stream: Random) -> Iterator[float]:

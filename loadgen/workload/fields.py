@@ -6,8 +6,11 @@ import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 Duration = Annotated[str, msgspec.Meta(pattern=r"^[0-9]+(\.[0-9]+)?(ms|s|m)$")]
-NonNegative = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+_MOST = 1e12  # of any number: more is a mistake, and infinity is not a number
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
+Bound = Annotated[float, msgspec.Meta(ge=0)]
+"""An upper bound; infinity: there is none."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from loadgen.workload import formats
-from loadgen.workload.fields import Fields, NonNegative, Positive, ScenarioError, Share
+from loadgen.workload.fields import Bound, Fields, NonNegative, Positive, ScenarioError, Share
 
 _MEAN_DRAWS = 4000
 
@@ -29,37 +29,48 @@ class Fixed(Fields, frozen=True, tag_field="kind", tag="fixed"):
         return self.value
 
 
+class _Bounded(Fields, frozen=True):
+    """Clipped to `min` and `max`."""
+
+    min: NonNegative = 0.0
+    max: Bound = math.inf
+
+    def __post_init__(self) -> None:
+        if self.min > self.max:
+            raise ValueError("`min` is above `max`")
+
+
 class Uniform(Fields, frozen=True, tag_field="kind", tag="uniform"):
     """Anything from `min` to `max`."""
 
     min: NonNegative
     max: NonNegative
 
+    def __post_init__(self) -> None:
+        if self.min > self.max:
+            raise ValueError("`min` is above `max`")
+
     def draw(self, stream: Random) -> float:
         """One value."""
         return stream.uniform(self.min, self.max)
 
 
-class Normal(Fields, frozen=True, tag_field="kind", tag="normal"):
+class Normal(_Bounded, frozen=True, kw_only=True, tag_field="kind", tag="normal"):
     """Around `mean` with deviation `sd`."""
 
     mean: NonNegative
     sd: NonNegative
-    min: NonNegative = 0.0
-    max: NonNegative = math.inf
 
     def draw(self, stream: Random) -> float:
         """One value."""
         return min(max(stream.normalvariate(self.mean, self.sd), self.min), self.max)
 
 
-class Lognormal(Fields, frozen=True, tag_field="kind", tag="lognormal"):
+class Lognormal(_Bounded, frozen=True, kw_only=True, tag_field="kind", tag="lognormal"):
     """A long tail around `median`; `sigma` is the deviation of the logarithm."""
 
     median: Positive
-    sigma: NonNegative
-    min: NonNegative = 0.0
-    max: NonNegative = math.inf
+    sigma: Annotated[float, msgspec.Meta(ge=0, le=20)]
 
     def draw(self, stream: Random) -> float:
         """One value."""
@@ -86,13 +97,11 @@ class Quantiles(Fields, frozen=True, tag_field="kind", tag="quantiles"):
         return least + (most - least) * (share - low) / (high - low)
 
 
-class Empirical(Fields, frozen=True, tag_field="kind", tag="empirical"):
+class Empirical(_Bounded, frozen=True, kw_only=True, tag_field="kind", tag="empirical"):
     """Any value of a column of the trace in `file`, all alike."""
 
     file: str
     column: Literal["input", "output"]
-    min: NonNegative = 0.0
-    max: NonNegative = math.inf
 
     def draw(self, stream: Random) -> float:
         """One value; ScenarioError if the trace cannot be read."""

@@ -1,10 +1,15 @@
 """The scenario loader is strict, and the demo's scenario says what the documentation says."""
 
+import json
 import re
 
 import pytest
 
-from loadgen.scenario import ScenarioError, load, seconds, standard
+from loadgen.scenario import Scenario, ScenarioError, Tenant, load, names, schema, seconds, standard
+from loadgen.schedule import build
+from loadgen.workload.arrivals import Sessions
+from loadgen.workload.recipes import ToolResults
+from loadgen.workload.trace import Trace
 
 GOOD = """
 version: 1
@@ -45,6 +50,21 @@ def test_a_scenario_reads_as_written() -> None:
         ("warmup: 500ms", "warmup: 5h", "warmup"),
         ("seed: 7", "seed: 7\nseed: 8", "'seed' is there twice"),
         ("version: 1", "version: 2", "version"),
+        ("duration: 10s", "duration: 0s", r"bad\.yaml:6:11: duration: more than 0"),
+        ("base_ms: 400", "base_ms: .nan", r"bad\.yaml:7:23: slo\.ttft\.base_ms: nan is no limit"),
+        ("rate: 8.8", "rate: .inf", r"arrivals\.rate: Expected `float` <= "),
+        ("min: 30, max: 3999", "min: 30, max: 3", "`min` is above `max`"),
+        (
+            "{kind: gamma, rate: 8.8, cv: 1.5}",
+            "{kind: ramp, stages: [{at: 5s, rate: 1}, {at: 2s, rate: 2}]}",
+            "later than",
+        ),
+        ("{kind: gamma, rate: 8.8, cv: 1.5}", "{kind: closed, users: 0, think: {kind: fixed, value: 2}}", "users"),
+        ("prompt: {prefix: sys}", "max_tokens: {kind: ratio, value: 0.5}", r"max_tokens\.value"),
+        ("prompt: {prefix: sys}", "weight: 0", r"tenants\[0\]\.weight"),
+        ("prompt: {prefix: sys}", "prompt: {tools: sys}\n    slo: {all: {tpot_ms: -1}}", r"slo\.all\.tpot_ms: -1"),
+        ("seed: 7", "seed: 7\nsalt: ''", "salt"),
+        ("seed: 7", "seed: 7\nlength_control: magic", "length_control"),
         ("base_ms: 400", "base_s: 400", "base"),
         ("name: small", "name: [", r"bad\.yaml:\d+:\d+: not YAML: "),
         ("priority: interactive", "prio: interactive", "prio"),
@@ -121,3 +141,43 @@ def test_a_rate_keeps_the_mix() -> None:
     faster = demo.at_rate(14)
     assert faster.rate == pytest.approx(14)
     assert [t.arrivals.rate / 2 for t in faster.tenants] == pytest.approx([t.arrivals.rate for t in demo.tenants])
+
+
+def test_tools_too_small_for_a_definition_are_refused() -> None:
+    text = GOOD.replace("tokens: 800", "tokens: 8").replace("prefix: sys}", "tools: sys}")
+    with pytest.raises(
+        ScenarioError, match=r"tenants\[0\]\.prompt\.tools: definitions of tools take 48 tokens at least"
+    ):
+        load(text)
+
+
+def test_every_scenario_of_the_design_is_there() -> None:
+    named = (
+        "chat code agent-tools agents mixed-lengths long-chat conversation-ttl noisy-neighbour spike tenants reasoning"
+    )
+    assert set(named.split()) | {"headline", "smoke"} <= set(names())
+
+
+def test_the_json_schema_is_json_and_knows_every_field() -> None:
+    made = json.loads(json.dumps(schema(), allow_nan=False))
+    defined = made["$defs"]
+    for kind in (Scenario, Tenant, Trace, Sessions, ToolResults):
+        fields = defined[kind.__name__]["properties"]
+        assert set(fields) == set(kind.__struct_encode_fields__) | ({"kind"} if kind in (Trace, Sessions) else set())
+        assert defined[kind.__name__]["additionalProperties"] is False
+    kinds = defined["Tenant"]["properties"]["arrivals"]["discriminator"]["mapping"]
+    assert {"closed", "sessions", "trace", "spike"} <= kinds.keys()
+
+
+def test_caps_say_what_clients_send_and_the_telling_ones_are_known() -> None:
+    one = load(GOOD)
+    for text, sent, telling in (
+        ("", None, False),
+        ("max_tokens: {kind: absent}", None, False),
+        ("max_tokens: {kind: fixed}", 2048, False),
+        ("max_tokens: {kind: exact}", 20, True),
+        ("max_tokens: {kind: ratio, value: 1.51}", 31, True),
+    ):
+        one = load(GOOD + f"    {text}\n")
+        assert {row.max_tokens for row in build(one, 7).requests} == {sent}
+        assert one.telling == (["chat"] if telling else [])

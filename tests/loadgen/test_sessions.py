@@ -180,3 +180,50 @@ def test_the_tail_is_offered_and_not_measured() -> None:
     assert {row.measured for row in schedule.requests if row.t >= 90} == {False}
     assert {row.measured for row in schedule.requests if 10 <= row.t < 90} == {True}
     assert one.lasting(60).total_s == 60
+
+
+# ---- closed loops
+
+
+def closed(users: int, think: str) -> Scenario:
+    return scenario(f"""
+    arrivals: {{kind: closed, users: {users}, think: {think}, stagger: 4s}}
+    input: {{kind: uniform, min: 100, max: 900}}
+    prompt: {{prefix: sys}}
+""")
+
+
+def test_each_user_of_a_closed_loop_waits_for_the_answer_and_thinks() -> None:
+    one = closed(9, "{kind: uniform, min: 2, max: 6}")
+    requests = build(one, 7).requests
+    heads = [row for row in requests if row.after is None]
+    assert len(heads) == 9 and max(row.t for row in heads) < 4
+    by_id = {row.id: row for row in requests}
+    followers = [row for row in requests if row.after is not None]
+    assert len({row.after for row in followers}) == len(followers), "nobody asks twice at a time"
+    for row in followers:
+        assert row.t == pytest.approx(by_id[row.after].t + row.think_s)
+        assert 2 <= row.think_s <= 6
+    assert {row.session for row in requests} == {""}, "each question stands for itself"
+    assert len({row.blocks[-1] for row in requests}) == len(requests)
+    assert one.closed and one.rate == pytest.approx(9 / 4, rel=0.05)
+
+
+def test_a_user_more_changes_nothing_for_the_others() -> None:
+    few, more = (build(closed(users, "{kind: uniform, min: 2, max: 6}"), 7).requests for users in (3, 4))
+    ours = {(row.t, row.input_tokens, row.think_s) for row in few}
+    assert ours < {(row.t, row.input_tokens, row.think_s) for row in more}
+
+
+def test_real_answers_count_as_known_and_planned_ones_do_not() -> None:
+    planned, real = (build(conversations("rate: 0.5", f"prompt: {{answers: {how}}}"), 7) for how in ("planned", "real"))
+    turns = sum(one.measured and one.turn > 0 for one in real.requests)
+    assert real.totals.ideal_cached_tokens - planned.totals.ideal_cached_tokens == 30 * turns
+    assert {block.namespace.partition("/")[0] for one in real.requests for block in one.blocks} == {"own", "answer"}
+
+
+def test_what_is_thought_is_part_of_the_answer_and_not_said_again() -> None:
+    one = conversations("rate: 0.5", "reasoning: {kind: fixed, value: 100}")
+    requests = build(one, 7).requests
+    assert {(row.output_tokens, row.reasoning_tokens) for row in requests} == {(130, 100)}
+    assert {block.tokens for row in requests for block in row.blocks if block.role == "assistant"} == {30}

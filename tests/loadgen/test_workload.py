@@ -1,5 +1,6 @@
 """Arrivals, lengths and prompts: exact rates, kept bounds, planned token counts, bytes that are shared or not."""
 
+import math
 import statistics
 from itertools import pairwise
 from random import Random
@@ -9,7 +10,7 @@ import pytest
 from loadgen.engine_server.tokens import TOKEN_BYTES as ENGINE_TOKEN_BYTES
 from loadgen.workload.arrivals import Arrivals, Constant, Gamma, Poisson, Ramp, Spike, Stage, Step, Weibull
 from loadgen.workload.dialog import marker
-from loadgen.workload.fields import ScenarioError, duration, seconds
+from loadgen.workload.fields import duration, seconds
 from loadgen.workload.lengths import Fixed, Length, Lognormal, Normal, Quantiles, Uniform, mean, tokens
 from loadgen.workload.prompts import TOKEN_BYTES, Block, Prose
 
@@ -125,13 +126,25 @@ def test_a_ramp_is_straight_and_stays_at_its_end() -> None:
     assert sum(t >= 100 for t in times) == pytest.approx(2000, abs=90)
 
 
+def test_an_exponential_ramp_grows_by_equal_factors() -> None:
+    ramp = Ramp(stages=(Stage(at="0s", rate=1), Stage(at="100s", rate=100)), curve="exponential")
+    times = list(ramp.times(Random(1), 100))
+    assert len(times) == round(99 / math.log(100) * 100) == round(100 * ramp.mean_rate(100))
+    assert sum(t < 50 for t in times) / len(times) == pytest.approx(1 / 11, abs=0.03)
+    cut = list(ramp.times(Random(1), 50))
+    assert len(cut) == round(9 / math.log(100) * 100)
+    assert max(cut) < 50
+    with pytest.raises(ValueError, match="rates above 0"):
+        Ramp(stages=(Stage(at="0s", rate=0), Stage(at="9s", rate=2)), curve="exponential")
+
+
 def test_before_the_first_stage_nobody_comes() -> None:
     assert min(Step(stages=(Stage(at="150s", rate=40),)).times(Random(1), 470)) >= 150
 
 
 def test_stages_that_go_back_are_refused() -> None:
-    with pytest.raises(ScenarioError, match="later than the one before"):
-        Step(stages=(Stage(at="5s", rate=1), Stage(at="2s", rate=2))).mean_rate(10)
+    with pytest.raises(ValueError, match="later than the one before"):
+        Step(stages=(Stage(at="5s", rate=1), Stage(at="2s", rate=2)))
 
 
 @pytest.mark.parametrize("value", [0.5, 1 / 3, 60, 12.25, 600, 0])
