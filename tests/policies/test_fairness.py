@@ -96,6 +96,18 @@ def test_row_27_shares_follow_the_weights_and_the_bound_holds_at_every_instant()
     assert 0.78 <= share <= 0.82
 
 
+@pytest.mark.parametrize("long", "ab")
+def test_row_27_shares_are_the_same_where_one_sends_prompts_of_a_hundred_thousand_tokens(long: str) -> None:
+    shop = Shop(given(a=4.0, b=1.0), speed=200_000.0)
+    for tenant in "ab":
+        backlog(shop, tenant, *((110, 100_000) if tenant == long else (2_200, 5_000)))
+    shop.served.clear()
+    while shop.now < 60.0:
+        shop.step()
+    assert 0.78 <= shop.served["a"] / (shop.served["a"] + shop.served["b"]) <= 0.82
+    assert shop.world.core.totals().queued > 100  # both waited to the end
+
+
 def test_row_28_the_first_request_of_one_who_was_away_goes_next() -> None:
     shop = Shop(given(a=1.0, b=1.0))
     backlog(shop, "a", 200, 2048, 256)
