@@ -39,6 +39,7 @@ from policies.metering import Metering
 from policies.placing import Placing
 from policies.seen import Seen
 from policies.state.books import Books
+from policies.state.drain import DRAIN_WINDOW_S
 from policies.state.endings import fail, reject
 from policies.state.invariants import InvariantError, audit
 from policies.state.ledger import Attempt, Load
@@ -49,7 +50,6 @@ from policies.types import InferenceRequest, Settings
 
 __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "Totals"]
 
-DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 REESTIMATES = 4  # of how long an answer will be, while it runs
 SWEEP_S = 1.0  # between looks at what changes slowly
 _COMPLETED = Outcome.COMPLETED  # a member found in its class costs as much as a call
@@ -189,7 +189,8 @@ class Core(Seen):
             del books.tickets[request.id]
             if claim is not None and not self.metering.leasing.turn_away(claim, request, now, due_s):
                 return None
-            return reject(books, request, queue, reason, now)
+            refused = reject(books, request, queue, reason, now)
+            return refused if claim is None else claim.when_to_ask_again(refused, now)
         assessing.stand_in_line(ticket)
         if (books.enqueue(ticket) and not free) or books.victims:
             self._placing.touch(queue)

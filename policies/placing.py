@@ -123,6 +123,8 @@ class Placing:
             decision = self.place(ticket, room, now, queued=True)
             if decision is not None:
                 left_queue(ticket, now)
+                if ticket.claim is not None:
+                    ticket.claim.went(now)
                 out.append(decision)
         for pool in self.touched.values():
             pool.rescan = False

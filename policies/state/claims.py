@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from math import log
 from typing import TYPE_CHECKING
 
-from policies.decisions import Reason
+from policies.decisions import Reason, Reject
+from policies.state.drain import DRAIN_WINDOW_S, Drain
 from policies.state.meters import Meter
 from policies.types import Reserve, record
 
@@ -80,9 +81,10 @@ class Slots:
 class Account:
     """What waits of one tenant, and how much may."""
 
-    __slots__ = ("max_queued", "max_queued_bytes", "queued", "queued_bytes")
+    __slots__ = ("drain", "max_queued", "max_queued_bytes", "queued", "queued_bytes")
 
     def __init__(self, max_queued: int | None, max_queued_bytes: int | None) -> None:
+        self.drain = Drain(DRAIN_WINDOW_S)
         self.max_queued = max_queued
         self.max_queued_bytes = max_queued_bytes
         self.queued = 0
@@ -233,6 +235,18 @@ class Claim:
         if account.takes(body_bytes):
             return None
         return Reason.CONCURRENCY if account.max_queued == 0 and not self.slot_free() else Reason.QUEUE_FULL
+
+    def when_to_ask_again(self, refused: Reject, now: float) -> Reject:
+        """Where its tenant's own queue was full: the time that takes to empty, at the pace at which it went lately."""
+        if refused.reason is not Reason.QUEUE_FULL:
+            return refused
+        account = self.terms.account
+        wait_s = account.drain.wait_s(account.queued, now)
+        return Reject(request_id=refused.request_id, reason=refused.reason, retry_after_s=wait_s, why=refused.why)
+
+    def went(self, now: float) -> None:
+        """It has waited, and goes."""
+        self.terms.account.drain.add(1, now)
 
     def count_queued(self, sign: int, body_bytes: int) -> None:
         """It waits, or waits no more."""

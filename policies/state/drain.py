@@ -3,6 +3,7 @@
 from math import ceil
 
 SLOTS = 10
+DRAIN_WINDOW_S = 10.0  # scheduling.md 9
 UNKNOWN_S = 5.0  # nothing drained yet (scheduling.md 9)
 LONGEST_S = 60.0
 

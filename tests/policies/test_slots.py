@@ -4,7 +4,7 @@ import pytest
 
 from policies.decisions import Dispatch, Evict, Reason
 from policies.events import Arrived
-from policies.types import Band, Limits, Model, Pool
+from policies.types import Band, Limits, Model, Pool, Tenant
 from tests.policies import given
 from tests.policies.given import request
 from tests.policies.tenants import Quotas, acme, limited
@@ -150,6 +150,20 @@ def test_a_tenants_bytes_and_timeout_bound_its_queue() -> None:
     assert world.core.next_wakeup() == 5.0
     [expired] = world.tick(5.0)
     assert expired == "b!queue_timeout"
+
+
+def test_who_finds_its_tenants_queue_full_hears_how_long_that_takes_to_empty_whatever_others_wait_for() -> None:
+    other = Tenant(id="other", limits=Limits(max_concurrency=1))
+    world = Quotas(acme(max_concurrency=1, max_queued=4), other)
+    assert [world.told(f"r{at}") for at in range(5)] == ["ok", *["queued"] * 4]
+    for at in range(50):
+        world.ask(f"o{at}", tenant="other", tokens=5000)
+    assert world.refused("full").retry_after_s == 5.0, "nothing has gone yet"
+    for at in range(4):
+        world.end(f"r{at}", 2.0 * (at + 1))  # every two seconds one goes
+        world.ask(f"s{at}", 2.0 * (at + 1))
+    told = world.refused("again", 8.0)
+    assert (told.reason, told.retry_after_s) == (Reason.QUEUE_FULL, 9.0)
 
 
 def test_a_cap_lowered_below_what_runs_cuts_nothing_and_lets_nobody_in() -> None:
