@@ -4,6 +4,7 @@ An answer is good only when HTTP says it is complete, it said why it ended, its 
 a stream that was cut, at whatever byte, never passes for a success. An event counts for the read that made it whole.
 """
 
+from array import array
 from collections.abc import Iterator
 
 import msgspec
@@ -16,7 +17,7 @@ from loadgen.report.record import Outcome, Sample
 class Stream:
     """An answer of server-sent events, taken read by read."""
 
-    __slots__ = ("_events", "_sample", "_spoiled", "_tail")
+    __slots__ = ("_events", "_sample", "_spoiled", "_tail", "_tokens")
 
     def __init__(self, api: Api, sample: Sample, said: list[str] | None = None) -> None:
         """`sample` gets the times of reads that carry tokens, and what usage says; `said` the text of the answer."""
@@ -24,6 +25,7 @@ class Stream:
         self._sample = sample
         self._tail: list[bytes] = []
         self._spoiled = False
+        self._tokens: array[int] | None = None  # of each read, once one had another number than 1
 
     def take(self, when_s: float, data: bytes) -> None:
         """`data` of the body, read at `when_s` of the run."""
@@ -40,13 +42,18 @@ class Stream:
         if tokens:
             sample = self._sample
             sample.reads.append(when_s)
-            sample.read_tokens.append(tokens)
             sample.token_events += tokens
+            if self._tokens is None and tokens != 1:
+                self._tokens = array("i", [1] * (len(sample.reads) - 1))
+            if self._tokens is not None:
+                self._tokens.append(tokens)
             if content and not sample.content_s:
                 sample.content_s = when_s
 
     def end(self, *, complete: bool) -> Outcome:
         """What this answer was; `complete` as HTTP sees it. Sets the sample's reason where something went wrong."""
+        if self._tokens is not None:
+            self._sample.read_tokens = self._tokens
         if self._events.error:
             self._sample.reason = self._events.error
             return Outcome.ERROR_STREAM
@@ -109,8 +116,7 @@ class Whole:
         if events.error:
             self._sample.reason = events.error
             return Outcome.ERROR_STREAM
-        self._sample.reads.append(self._last_s)
-        self._sample.read_tokens.append(0)
+        self._sample.reads = array("d", (self._last_s,))
         return Outcome.OK if events.finished and events.marked else Outcome.TRUNCATED
 
 

@@ -158,12 +158,13 @@ class Exchange:
     def on_head(self, now: float, status: int, fields: dict[bytes, bytes]) -> None:
         """The head has come."""
         sample = self.sample
-        sample.head_s = now - self._rules.zero
+        sample.head_s = self._run_s(now)
         sample.status = status
         sample.request_id = _field(fields, b"x-forebay-request-id", b"x-request-id", b"request-id")
         sample.pool = _field(fields, b"x-forebay-pool")
         sample.attempts = int(_number(fields, b"x-forebay-attempts"))
-        sample.queued_s = _number(fields, b"x-forebay-queue-ms") / 1000
+        if b"x-forebay-queue-ms" in fields:
+            sample.queued_s = _number(fields, b"x-forebay-queue-ms") / 1000
         sample.reason = _field(fields, b"x-forebay-reason")
         self._retry_after_s = _number(fields, b"retry-after")
         api = self.request.api
@@ -205,7 +206,7 @@ class Exchange:
         if answer is None or not self.datas:
             return
         if not sample.byte_s:
-            sample.byte_s = self.stamps[0] - zero
+            sample.byte_s = self._run_s(self.stamps[0])
         for when, data in zip(self.stamps, self.datas, strict=True):
             answer.take(when - zero, data)
         if self.request.keep:
@@ -217,8 +218,13 @@ class Exchange:
         """A try is over; what it was is found out in idle time."""
         self._over = True
         self._complete, self._why = complete, why
-        self.sample.end_s = now - self._rules.zero
+        self.sample.end_s = self._run_s(now)
         self._rules.idle.add(self._judge)
+
+    def _run_s(self, now: float) -> float:
+        """Seconds of the run; what came in one read has one number, and samples stay small."""
+        head_s, run_s = self.sample.head_s, now - self._rules.zero
+        return head_s if head_s == run_s else run_s
 
     def _judge(self) -> None:
         if self._judged:

@@ -99,7 +99,7 @@ _FIELDS = tuple(name for name in Ended.__struct_fields__ if name not in _ARRAYS)
 def ended(sample: Sample) -> Ended:
     """What is told of an ended request."""
     values: dict[str, Any] = {name: getattr(sample, name) for name in _FIELDS}
-    return Ended(**values, reads=sample.reads.tobytes(), read_tokens=sample.read_tokens.tobytes())
+    return Ended(**values, reads=sample.reads.tobytes(), read_tokens=array("i", sample.read_tokens).tobytes())
 
 
 def fill(sample: Sample, told: Ended) -> None:
@@ -107,7 +107,8 @@ def fill(sample: Sample, told: Ended) -> None:
     for name in _FIELDS:
         setattr(sample, name, getattr(told, name))
     sample.reads = array("d", told.reads)
-    sample.read_tokens = array("i", told.read_tokens)
+    if told.read_tokens:
+        sample.read_tokens = array("i", told.read_tokens)
 
 
 def framed(data: bytes) -> bytes:

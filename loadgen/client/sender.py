@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from loadgen.client.agenda import Agenda, Answers, Item, Writer
@@ -86,7 +87,8 @@ class Sender:
             drained.cancel()
             self._give_up()
             pools.close()
-        return sorted(self._samples, key=lambda one: (one.sched_s, one.id))
+        self._samples.sort(key=attrgetter("sched_s"))
+        return self._samples
 
     def stop(self, grace_s: float) -> None:
         """Send nothing more; what is open may go on for `grace_s`."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 
 import msgspec
 
@@ -59,7 +60,7 @@ class Workers:
             await self._all(worker.done.wait() for worker in self._workers)
         finally:
             await asyncio.gather(*(worker.end() for worker in self._workers))
-        return sorted(self._samples.values(), key=lambda one: (one.sched_s, one.id))
+        return sorted(self._samples.values(), key=attrgetter("sched_s"))
 
     def stop(self, grace_s: float) -> None:
         """As `Sender.stop`."""

@@ -8,7 +8,7 @@ not better.
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -91,7 +91,8 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
 class Sample:
     """One request, filled in as it goes; 0.0 = never happened.
 
-    `sent_s` is of the first try. `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had.
+    `sent_s` is of the first try. `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had
+    (empty: one each, as almost always, and a sample is small).
     `pool`, `endpoint`, `attempts` and `queued_s` are what the gateway says in its headers, or what a simulation knows.
     """
 
@@ -109,7 +110,7 @@ class Sample:
     content_s: float = 0.0  # first token that is not reasoning
     end_s: float = 0.0
     reads: "array[float]" = field(default_factory=lambda: array("d"))
-    read_tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    read_tokens: Sequence[int] = ()
     token_events: int = 0
     outcome: Outcome = Outcome.UNFINISHED
     status: int = 0
