@@ -90,12 +90,11 @@ class Connection(asyncio.Protocol):
         if taker is None:  # nothing was asked
             self.transport.abort()
             return
-        self._received = True
+        self._received, malformed = True, False
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._lose(now, MALFORMED)
-            return
+            malformed = True  # what came before it in this read did come
         if self._status and not self._told:
             self._told = True
             taker.on_head(now, self._status, self._fields)
@@ -107,7 +106,9 @@ class Connection(asyncio.Protocol):
             if len(taker.datas) >= CROWD:
                 taker.on_crowded()
         if self._complete:
-            self._end(taker, now)
+            self._end(taker, now, reusable=not malformed)
+        elif malformed:
+            self._lose(now, MALFORMED)
 
     def eof_received(self) -> bool:
         return False
@@ -145,9 +146,9 @@ class Connection(asyncio.Protocol):
 
     # ---- ends
 
-    def _end(self, taker: Taker, now: float) -> None:
+    def _end(self, taker: Taker, now: float, *, reusable: bool) -> None:
         self._taker = None
-        if self._keep and not self._excess and not self.transport.is_closing():
+        if reusable and self._keep and not self._excess and not self.transport.is_closing():
             self.reused = True
             self.idle_since_s = now
             self._release(self)
