@@ -64,7 +64,6 @@ class Monitor:
 
     async def __aenter__(self) -> Self:
         self._collects = gc.isenabled()
-        gc.collect()
         gc.disable()
         raise_file_limit()
         self._cpu_s.append((time.monotonic(), time.process_time()))
