@@ -17,7 +17,6 @@ from loadgen.report.document import Report
 from loadgen.report.figures import SUFFICIENT
 from loadgen.report.parts import Block, Interval
 from loadgen.report.resampling import Ranked, Weights, draws, middle
-from loadgen.report.run import BLOCK_S
 from loadgen.report.stats import percentile
 from loadgen.report.times import firm
 
@@ -138,6 +137,7 @@ class _Compared:
         self._least = least
         self._blocks = _cells(first), _cells(second)
         counts = [len(cells[ALL]) for cells in self._blocks]
+        self._block_s = [report.window_s / count for report, count in zip(self._reports, counts, strict=True)]
         if paired:
             counts = [min(counts)] * 2  # one may have been cut short
             self._blocks = tuple({key: blocks[: counts[0]] for key, blocks in cells.items()} for cells in self._blocks)  # type: ignore[assignment]
@@ -147,7 +147,7 @@ class _Compared:
         before, after = self._blocks
         for key in (key for key in before if key in after):
             if key == ALL or min(_offered(before[key]), _offered(after[key])) >= SUFFICIENT:
-                values = [_Values(cells[key]) for cells in self._blocks]
+                values = [_Values(cells[key], long) for cells, long in zip(self._blocks, self._block_s, strict=True)]
                 made = [self._row(key, METRICS[name], values) for name in metrics]
                 yield from (row for row in made if row is not None)
 
@@ -199,8 +199,10 @@ class _Compared:
 class _Values:
     """The blocks of one cell of one run, and what is known of them."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[Block], block_s: float) -> None:
+        """`block_s` is how long each of them is."""
         self._blocks = blocks
+        self._block_s = block_s
         self._ranked: dict[str, Ranked] = {}
 
     def value(self, name: str) -> float | None:
@@ -220,7 +222,7 @@ class _Values:
             return lambda weights: ranked.percentile(weights, int(p) / 100)
         above, below = _PARTS[name]
         tops = [getattr(block, above) for block in self._blocks]
-        bottoms = [getattr(block, below) if below else BLOCK_S for block in self._blocks]
+        bottoms = [getattr(block, below) if below else self._block_s for block in self._blocks]
         return lambda weights: _ratio(_dot(tops, weights), _dot(bottoms, weights))
 
 

@@ -124,12 +124,12 @@ def _ends(samples: Sequence[Sample]) -> tuple[End, ...]:
 
 def _blocks(run: Run) -> tuple[CellBlocks, ...]:
     start_s, end_s = run.window_s
-    count = max(1, round((end_s - start_s) / BLOCK_S))
+    count = max(1, int((end_s - start_s) / BLOCK_S + 1e-9))  # what is left over belongs to the last
     slo_of = run.basis.slo_of()
     judged: dict[CellKey, list[list[Judged]]] = defaultdict(lambda: [[] for _ in range(count)])
     received: dict[CellKey, list[float]] = defaultdict(lambda: [0.0] * count)
     for one in run.samples:
-        _receive(one, start_s, received[cell_of(one)])
+        _receive(one, run.window_s, received[cell_of(one)])
         if counts(one):
             place = min(count - 1, max(0, int((one.sched_s - start_s) / BLOCK_S)))
             judged[cell_of(one)][place].append(judge(one, slo_of(one)))
@@ -139,14 +139,15 @@ def _blocks(run: Run) -> tuple[CellBlocks, ...]:
     )
 
 
-def _receive(sample: Sample, start_s: float, received: list[float]) -> None:
+def _receive(sample: Sample, window_s: tuple[float, float], received: list[float]) -> None:
     """Add the tokens of an answer to the blocks in which they were read."""
+    start_s, end_s = window_s
     if sample.reads:
-        first = max(0, int((sample.reads[0] - start_s) / BLOCK_S))
-        last = min(len(received) - 1, int((sample.reads[-1] - start_s) / BLOCK_S))
-        for place in range(first, last + 1):
+        last = len(received) - 1
+        first, final = (min(last, int((read - start_s) // BLOCK_S)) for read in (sample.reads[0], sample.reads[-1]))
+        for place in range(max(0, first), final + 1):
             begins_s = start_s + place * BLOCK_S
-            received[place] += sample.tokens_between(begins_s, begins_s + BLOCK_S)
+            received[place] += sample.tokens_between(begins_s, end_s if place == last else begins_s + BLOCK_S)
 
 
 def _block(judged: Sequence[Judged], received: float) -> Block:

@@ -1,0 +1,310 @@
+"""What a run leaves: read back as it was written, made again after a kill, counted honestly where it was cut."""
+
+import csv
+import gzip
+import json
+import math
+from array import array
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from loadgen.report import document
+from loadgen.report import folder as files
+from loadgen.report.command import report_command
+from loadgen.report.document import ReportError
+from loadgen.report.folder import Ending, Scrape, read_run
+from loadgen.report.lines import line, samples
+from loadgen.report.making import make
+from loadgen.report.outputs import NO_PAGE, rebuild, write_all
+from loadgen.report.record import Outcome, Sample
+from tests.loadgen.reported import STD, broken, planned, reported, sample, trusted, written
+
+
+def load(count: int = 600, seed: int = 1) -> list[Sample]:
+    """A minute of two tenants, most of it good."""
+    random = Random(seed)
+    made = []
+    for number in range(count):
+        t = 5.0 + 65.0 * number / count
+        tenant, cls = random.choice([("chat", "short"), ("chat", "long"), ("docs", "long")])
+        outcome = random.choices([Outcome.OK, Outcome.TIMEOUT, Outcome.REJECTED_QUOTA], [90, 5, 5])[0]
+        gaps = [random.expovariate(40) for _ in range(random.randrange(1, 20))]
+        made.append(
+            sample(number, t=t, tenant=tenant, cls=cls, outcome=outcome, first_s=random.expovariate(6), gaps_s=gaps,
+                   sent_s=t + 0.0005, endpoint=f"e{number % 3}", cached_tokens=number % 50, ideal_tokens=50)
+        )  # fmt: skip
+    return made
+
+
+# ---- lines
+
+
+def test_a_line_read_back_is_the_request(tmp_path: Path) -> None:
+    rich = sample(
+        5, t=12.345678, sent_s=12.346, head_s=12.4, byte_s=12.41, content_s=12.5, first_s=0.1, gaps_s=(0.1, 0.000123),
+        read_tokens=array("i", [2, 1, 3]), token_events=6, output_tokens=6, session="s/1", turn=2, tries=3, worker=1,
+        pool="short", endpoint="e0", attempts=2, queued_s=0.0125, cached_tokens=64, ideal_tokens=80, request_id="r", leaves=True,
+    )  # fmt: skip
+    cases = [
+        rich,
+        sample(6, outcome=Outcome.REJECTED_QUOTA, status=429, reason="rate_limited", sent_s=12.0),
+        sample(7, gaps_s=()),
+    ]
+    (tmp_path / "r.jsonl").write_bytes(b"".join(line(one, STD) for one in cases))
+    for before, after in zip(cases, samples(tmp_path / "r.jsonl"), strict=True):
+        for name in Sample.__slots__:
+            was, now = getattr(before, name), getattr(after, name)
+            close = isinstance(was, array | float)
+            now, was = (list(one) if isinstance(one, array) else one for one in (now, was))
+            assert now == (pytest.approx(was, abs=1e-6) if close else was), name
+
+
+def test_lines_say_which_phase_and_why_it_was_not_good() -> None:
+    rows = [json.loads(line(one, STD, 70.0)) for one in (sample(t=5.0), sample(t=20.0, first_s=0.5), sample(t=71.0))]
+    assert [row["phase"] for row in rows] == ["warmup", "measure", "tail"]
+    assert [(row["good"], row["missed"]) for row in rows] == [(True, []), (False, ["ttft"]), (True, [])]
+    assert rows[0]["gaps_us"] == [20000, 20000] and "read_tokens" not in rows[0]
+
+
+def test_a_broken_line_is_an_error_and_a_torn_last_one_is_not(tmp_path: Path) -> None:
+    whole = b"".join(line(sample(number), STD) for number in range(3))
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(whole + line(sample(3), STD)[:50])
+    assert [one.id for one in samples(path)] == [0, 1, 2]
+    path.write_bytes(line(sample(3), STD)[:50] + b"\n" + whole)
+    with pytest.raises(ValueError, match=r"r\.jsonl:1: "):
+        samples(path)
+
+
+# ---- the report
+
+
+def test_a_report_is_read_back_as_it_was(tmp_path: Path) -> None:
+    made = reported(tmp_path, load())
+    back = document.read(tmp_path / "report.json")
+    assert back.to_json() == made.to_json() == (tmp_path / "report.json").read_bytes()
+    assert json.loads(made.to_json())["schema"] == "forebay.report/1"
+    assert (back.exit_code, back.name, back.totals.offered) == (made.exit_code, "made", made.totals.offered)
+
+
+def test_infinity_survives_the_file_and_a_tenant_may_be_called_inf(tmp_path: Path) -> None:
+    rows = [
+        sample(number, t=11.0 + number / 20, tenant="inf", outcome=Outcome.TIMEOUT, reason="inf")
+        for number in range(1000)
+    ]
+    reported(tmp_path, rows)
+    back = document.read(tmp_path / "report.json")
+    assert back.totals.ttft_p99_ms == math.inf and back.totals.times["ttft"].adjusted.p50_ms == math.inf  # type: ignore[union-attr]
+    assert back.cells[0].tenant == "inf" and back.ends[0].reason == "inf"
+    assert back.blocks[0].blocks[0].ttft_ms[0] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"schema": "forebay.report/2"}', "schema forebay.report/2; this version reads forebay.report/1"),
+        ("[]", "no `schema`"),
+        ("{", "r.json"),
+        ('{"schema": "forebay.report/1"}', "missing required field"),
+    ],
+)
+def test_what_is_no_report_says_so(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(ReportError, match=r"r\.json") as caught:
+        document.read(tmp_path / "r.json")
+    assert told in str(caught.value)
+    with pytest.raises(ReportError, match=r"gone\.json"):
+        document.read(tmp_path / "gone.json")
+
+
+def test_the_report_made_again_after_a_torn_line_is_the_same(tmp_path: Path) -> None:
+    made = reported(tmp_path, load()).to_json()
+    with (tmp_path / "requests.jsonl").open("ab") as file:
+        file.write(line(sample(9999), STD)[:70])
+    with (tmp_path / "health.jsonl").open("ab") as file:
+        file.write(b'{"t_s": 81.0, "wor')
+    (tmp_path / "report.json").unlink()
+    assert rebuild(tmp_path, trusted)[0].to_json() == made
+    assert {path.name for path in tmp_path.iterdir()} >= {"report.json", "requests.csv", "timeline.csv", "report.html"}
+
+
+def test_a_killed_run_counts_what_was_due_and_left_no_line(tmp_path: Path) -> None:
+    """Killed at 40 s: what was due before and never ended is unfinished, what was due later was never offered."""
+    rows = load()
+    written(tmp_path, rows)
+    basis = files.read_basis(tmp_path)
+    files.begin(tmp_path, msgspec.structs.replace(basis, ending=None))
+    ended = [one for one in rows if one.end_s < 40.0 and one.sched_s < 39.0]
+    (tmp_path / "requests.jsonl").write_bytes(b"".join(line(one, STD, 70.0) for one in ended))
+    (tmp_path / "health.jsonl").write_bytes(
+        msgspec.json.encode({"t_s": 40.0, "worker": 0, "loop_lag_ms": [0.1], "cpu": 0.1}) + b"\n"
+    )
+    run = read_run(tmp_path)
+    due = [one for one in rows if one.sched_s < 40.0]
+    assert (len(run.samples), run.lost, run.end_s) == (len(due), len(due) - len(ended), 40.0)
+    report = make(read_run(tmp_path), trusted)
+    measured = [one for one in due if one.measured]
+    assert report.totals.offered == len(measured)
+    assert next(end.count for end in report.ends if end.outcome is Outcome.UNFINISHED) == sum(
+        one.measured for one in due if one not in ended
+    )
+    assert (report.run.interrupted, report.exit_code, report.window_s) == (True, 130, 30.0)
+    assert any("killed" in told for told in report.warnings) and any("left no line" in told for told in report.warnings)
+
+
+def test_an_interrupted_run_ends_where_sending_did(tmp_path: Path) -> None:
+    rows = [one for one in load() if one.sched_s < 30.0]
+    written(tmp_path, rows)
+    files.end(tmp_path, Ending(finished="x", took_s=35.0, stopped_s=30.0, interrupted=True))
+    report = make(read_run(tmp_path), trusted)
+    assert (report.window_s, report.exit_code) == (20.0, 130)
+    assert report.client.offered_per_s == pytest.approx(sum(one.measured for one in rows) / 20.0)
+
+
+def test_a_turn_after_one_that_is_missing_was_never_due(tmp_path: Path) -> None:
+    rows = [sample(0), sample(1, t=13.0)]
+    written(tmp_path, rows[:1])
+    lines = gzip.decompress((tmp_path / "schedule.jsonl.gz").read_bytes())
+    later = msgspec.structs.replace(planned(rows[1]), after=0)
+    (tmp_path / "schedule.jsonl.gz").write_bytes(gzip.compress(lines + msgspec.json.encode(later) + b"\n"))
+    assert read_run(tmp_path).lost == 0
+
+
+@pytest.mark.parametrize("name", ["run.json", "requests.jsonl", "schedule.jsonl.gz"])
+def test_a_folder_without_a_run_says_what_is_missing(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, load(20))
+    (tmp_path / name).unlink()
+    assert report_command(tmp_path, trusted) == 2
+    assert name in capsys.readouterr().err
+
+
+# ---- figures that only a run has
+
+
+def test_a_hundred_requests_are_grouped_by_cause_and_all_of_them_count(tmp_path: Path) -> None:
+    """C110."""
+    causes = [
+        (Outcome.OK, 200, "", 60),
+        (Outcome.REJECTED_QUOTA, 429, "rate_limited", 10),
+        (Outcome.REJECTED_CAPACITY, 503, "overloaded", 10),
+        (Outcome.TRUNCATED, 200, "", 10),
+        (Outcome.ERROR_STREAM, 200, "engine died " + "x" * 100, 10),
+    ]
+    rows = [(outcome, status, reason) for outcome, status, reason, count in causes for _ in range(count)]
+    made = reported(
+        tmp_path,
+        [sample(n, t=11 + n / 4, outcome=o, status=s, reason=r, first_s=0.1) for n, (o, s, r) in enumerate(rows)],
+    )
+    assert (made.totals.offered, made.totals.ok, made.totals.attainment) == (100, 60, 0.6)
+    assert made.totals.goodput_per_s == pytest.approx(1.0)
+    assert made.totals.attainment_admitted == pytest.approx(60 / 90)
+    assert {(end.outcome, end.status): end.count for end in made.ends} == {
+        (outcome, status): count for outcome, status, _, count in causes[1:]
+    }
+    assert max(len(end.reason) for end in made.ends) == 80
+    assert made.totals.times["ttft"].adjusted is not None and made.totals.times["ttft"].adjusted.p90_ms == math.inf
+
+
+def test_silent_truncation_is_no_success(tmp_path: Path) -> None:
+    rows = [
+        sample(n, t=11 + n / 20, outcome=Outcome.TRUNCATED, reads=array("d", [11.1 + n / 20]), token_events=1)
+        for n in range(200)
+    ]
+    made = reported(tmp_path, rows)
+    assert (made.totals.ok, made.totals.attainment, made.totals.goodput_per_s, made.exit_code) == (0, 0.0, 0.0, 1)
+    assert made.ends[0].count == 200
+
+
+def test_throughput_is_that_of_the_window_whatever_ramps_and_drains(tmp_path: Path) -> None:
+    """C111: answers of 30 s, one begun each second: 30 at once in the steady state, each 2 tokens a second."""
+    rows = [sample(n, t=float(n), first_s=0.5, gaps_s=[0.5] * 59, output_tokens=60) for n in range(100)]
+    made = reported(tmp_path, rows, window_s=(35.0, 95.0))
+    assert made.totals.output_tokens_per_s == pytest.approx(60.0, rel=0.03)
+    assert made.in_flight.mean == pytest.approx(30, rel=0.03)
+    assert sum(block.output_tokens for cell in made.blocks for block in cell.blocks) == pytest.approx(60 * 60, rel=0.01)
+
+
+def test_the_end_of_a_run_is_no_slower_than_its_beginning(tmp_path: Path) -> None:
+    """The first tokens of the last tenth of the window equal those of the first."""
+    made = reported(tmp_path, [sample(n, t=10 + n / 10, first_s=0.1) for n in range(620)])
+    found = [second.ttft_p50_ms for second in made.timeline[10:70]]
+    assert max(abs((one or 0) - 100) for one in (*found[:6], *found[-6:])) < 1
+
+
+def test_depth_and_think_time_are_told(tmp_path: Path) -> None:
+    first = [sample(n, t=11.0 + n, session=f"s{n}", turn=0) for n in range(40)]
+    later = [sample(40 + n, t=one.end_s + 3.0, session=one.session, turn=1) for n, one in enumerate(first)]
+    made = reported(tmp_path, [*first, *later], closed=True)
+    assert made.client.think_s == pytest.approx(3.0)
+    assert made.closed and any("Closed loop" in told for told in made.warnings)
+
+
+def test_a_warm_up_that_was_too_short_is_told(tmp_path: Path) -> None:
+    random = Random(2)
+    rows = [sample(n, t=10 + n / 10, first_s=(0.3 if n < 60 else 0.1) + random.random() / 50) for n in range(600)]
+    assert any("Warm-up may be too short" in told for told in reported(tmp_path, rows).warnings)
+    even = [sample(n, t=10 + n / 10, first_s=0.1 + random.random() / 5) for n in range(600)]
+    assert not any("Warm-up" in told for told in reported(tmp_path, even).warnings)
+
+
+def test_a_tenant_that_is_to_be_refused_fails_no_run(tmp_path: Path) -> None:
+    good = [sample(n, t=11 + n / 4) for n in range(200)]
+    bad = [sample(200 + n, t=11 + n / 4, tenant="aggressor", outcome=Outcome.REJECTED_QUOTA) for n in range(200)]
+    goals = [files.Goal(tenant="chat", cls="short", slo=STD), files.Goal(tenant="aggressor", cls="short", slo=STD)]
+    assert not reported(tmp_path, [*good, *bad], goals=tuple(goals)).slo_met
+    goals[1] = files.Goal(tenant="aggressor", cls="short", slo=STD, expect_rejects=True)
+    made = reported(tmp_path, [*good, *bad], goals=tuple(goals))
+    assert made.slo_met and made.totals.attainment == 0.5, "it stays in the report"
+
+
+@pytest.mark.parametrize(
+    ("rules", "good", "code"), [(trusted, True, 0), (trusted, False, 1), (broken, True, 3), (broken, False, 3)]
+)
+def test_exit_codes(tmp_path: Path, rules: files.Rules, good: bool, code: int) -> None:
+    rows = [sample(n, t=11 + n / 4, first_s=0.1 if good else 0.9) for n in range(200)]
+    assert reported(tmp_path, rows, rules).exit_code == code
+
+
+def test_endpoints_come_from_headers_or_from_what_engines_count(tmp_path: Path) -> None:
+    rows = [sample(n, t=11 + n / 4, endpoint="a" if n % 4 else "b") for n in range(200)]
+    made = reported(tmp_path, rows)
+    assert [(one.name, one.requests, one.share) for one in made.endpoints] == [("a", 150, 0.75), ("b", 50, 0.25)]
+    assert made.imbalance == 1.5 and sum(made.endpoints[0].timeline) == 150
+    written(tmp_path, [sample(n, t=11 + n / 4) for n in range(200)])
+    looks = [
+        Scrape(t_s=float(t), name=name, running=2.0, waiting=float(t % 3), requests=count * t)
+        for t in (0, 10, 20)
+        for name, count in (("e0:9000", 5.0), ("e1:9000", 15.0))
+    ]
+    (tmp_path / "scrapes.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in looks))
+    scraped = make(read_run(tmp_path), trusted)
+    assert [(one.name, one.requests, one.share) for one in scraped.endpoints] == [
+        ("e0:9000", 100, 0.25),
+        ("e1:9000", 300, 0.75),
+    ]
+    assert scraped.loads[0].waiting == (0.0, 1.0, 2.0)
+
+
+def test_the_tables_for_other_programs_have_every_request_and_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = load(100)
+    run = read_run(written(tmp_path, rows))
+    monkeypatch.setattr("loadgen.report.outputs.find_spec", lambda name: None)
+    assert write_all(tmp_path, run, make(run, trusted)) == (NO_PAGE,), "and without what draws there is no page"
+    assert not (tmp_path / "report.html").exists()
+    with (tmp_path / "requests.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [int(row["id"]) for row in table] == list(range(100))
+    assert float(table[50]["t_sched"]) == pytest.approx(rows[50].sched_s, abs=1e-6)
+    assert {"tenant", "class", "outcome", "ttft_ms", "good", "missed", "pauses"} <= table[0].keys()
+    with (tmp_path / "timeline.csv").open(newline="") as file:
+        seconds = list(csv.DictReader(file))
+    assert sum(int(row["offered_chat"]) + int(row["offered_docs"]) for row in seconds) == 100
+    assert sum(int(row["ended_ok"]) for row in seconds) == sum(one.outcome is Outcome.OK for one in rows)
+    assert float(seconds[20]["loop_lag_max_ms"]) == 0.2
