@@ -126,6 +126,9 @@ def run(  # noqa: PLR0913  # one parameter per flag
     as_json: Annotated[
         bool, typer.Option("--json", help="The report as JSON on stdout.", rich_help_panel=OUTPUT)
     ] = False,
+    no_html: Annotated[
+        bool, typer.Option("--no-html", help="Leave report.html out, which takes seconds.", rich_help_panel=OUTPUT)
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.", rich_help_panel=OUTPUT)] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be offered.", rich_help_panel=OUTPUT)
@@ -177,6 +180,7 @@ def run(  # noqa: PLR0913  # one parameter per flag
         probe_s=probe_seconds,
         probe_requests=probe_requests,
         searched=tuple(searched),
+        html=not no_html,
         json=as_json,
         quiet=quiet,
         dry_run=dry_run,
@@ -210,6 +214,38 @@ def report(
     from loadgen.report.command import report_command
 
     raise typer.Exit(report_command(folder, rules, json=as_json))
+
+
+@app.command()
+def compare(  # noqa: PLR0913  # one parameter per flag
+    files: Annotated[list[Path], typer.Argument(metavar="A.json B.json ...", help="Reports, or folders of runs.")],
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="A.json", help="What the others are compared with. Default: the first.")
+    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GATE", help="Like 'ttft_p99{tenant=chat,class=short} > +5%'; repeatable."),
+    ] = None,
+    min_effect: Annotated[str, typer.Option(metavar="2%", help="Less than that is the same.")] = "2%",
+    allow_different: Annotated[list[str] | None, typer.Option(metavar="SCENARIO|FLEET")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="A page with the curves of all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")] = False,
+) -> None:
+    """Compare runs, the first of them the baseline; fails when one is worse."""
+    from loadgen.report.compare_command import CompareOptions, compare_command
+
+    options = CompareOptions(
+        files=tuple(files),
+        baseline=baseline,
+        metrics=tuple(metric or ()),
+        fail_on=tuple(fail_on or ()),
+        min_effect=min_effect,
+        allow_different=tuple(allow_different or ()),
+        html=html,
+        json=as_json,
+    )
+    raise typer.Exit(compare_command(options))
 
 
 if __name__ == "__main__":

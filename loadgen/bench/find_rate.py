@@ -5,6 +5,7 @@ ends the search, because beyond it the client is measured. Between probes the se
 """
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -59,6 +60,7 @@ async def find_max_rate(course: Course, scenario: Scenario, seed: int, folder: P
 class _Search:
     def __init__(self, course: Course, scenario: Scenario, folder: Path) -> None:
         self._course = course
+        self._probing = replace(course, options=msgspec.structs.replace(course.options, html=False))
         self._scenario = scenario
         self._folder = folder
         self._made: list[_Made] = []
@@ -89,7 +91,7 @@ class _Search:
         await self._idle()
         rate = len(offered.facts.due) / offered.total_s
         title = f"{scenario.name} x {scale:.3g}, {rate:.1f}/s, seed {seed}"
-        report, _ = await measured(self._course, offered, folder, title, misses.too_many)
+        report, _ = await measured(self._probing, offered, folder, title, misses.too_many)
         why = "attainment" if misses.cut else _why(report)
         made = _Made(
             probe=RateProbe(
@@ -134,7 +136,7 @@ class _Search:
         if ending is not None:
             probes = tuple(one.probe for one in self._made)
             files.end(self._folder, msgspec.structs.replace(ending, search=probes))
-        return rebuild(self._folder, rules)[0]
+        return rebuild(self._folder, rules, html=self._course.options.html)[0]
 
     def _say(self, text: str) -> None:
         if not self._course.options.quiet:

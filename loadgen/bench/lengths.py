@@ -15,6 +15,7 @@ UNNATURAL = 48  # tokens of an answer that nobody gives to a yes-or-no question
 MARKED = (11, 23)
 CLOSE = 0.01  # a tokenizer that takes so nearly a word for a token needs no correction
 UNENDING: dict[Literal["ignore_eos", "min_tokens"], object] = {"ignore_eos": True, "min_tokens": UNNATURAL}
+PLAUSIBLE = (0.25, 4.0)  # tokens of a word; a server that says otherwise does not count them
 _SHORT = "Is water wet? Answer with the single word yes."
 
 
@@ -68,7 +69,7 @@ def sizes_of(told: Sequence[tuple[int, int, int]]) -> Sizes:
     if len(told) < 2:
         return Sizes(measured=len(told))
     slope, intercept = _line([(float(planned), float(counted)) for planned, counted, _ in told])
-    words = 1.0 if abs(slope - 1) <= CLOSE else 1 / slope
+    words = 1.0 if abs(slope - 1) <= CLOSE or not PLAUSIBLE[0] <= slope <= PLAUSIBLE[1] else 1 / slope
     made = Sizes(slope=slope, intercept=intercept, words=words, measured=len(told))
     residual = sum(abs(made.real(planned) - planned) for planned, _, _ in told) / sum(row[0] for row in told)
     template = max(cached for _, _, cached in told[1:])

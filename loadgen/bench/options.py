@@ -47,6 +47,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     probe_s: float = 60.0
     probe_requests: int = 500
     searched: tuple[str, ...] = ()  # tenants whose rate is searched; () for all of them
+    html: bool = True
     json: bool = False
     quiet: bool = False
     dry_run: bool = False

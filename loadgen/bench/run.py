@@ -98,7 +98,7 @@ class _Run:
             await page.begin()
         client = await self._sent()
         files.end(self._folder, self._ending(client))
-        return rebuild(self._folder, rules)
+        return rebuild(self._folder, rules, html=self._course.options.html)
 
     async def _sent(self) -> Client:
         """The load itself."""

@@ -201,20 +201,20 @@ RULES: dict[str, Callable[[Evidence], Found | None]] = {
 
 def counted(samples: Sequence[Sample]) -> Counted:
     """The client's own totals: requests that the server answered or began to, and the tokens of those completed."""
-    reached = [one for one in samples if one.sent_s > 0 and one.outcome is not Outcome.ERROR_CONNECT]
-    done = [one for one in reached if one.outcome is Outcome.OK]
+    done = [one for one in samples if one.outcome is Outcome.OK]
     return Counted(
-        requests=sum(one.tries for one in reached),
+        requests=sum(one.head_s > 0 for one in samples),
         prompt_tokens=sum(one.prompt_tokens or 0 for one in done),
         output_tokens=sum(one.tokens for one in done),
     )
 
 
 def _unsettled(samples: Sequence[Sample]) -> Counted:
-    """What a server may have counted beyond `counted`: requests that got no usage are charged by an estimate there."""
+    """What a server may have counted beyond `counted`: tries before the last, requests that were left before they were
+    answered, and for those that got no usage the estimate they are charged by."""
     vague = [one for one in samples if one.sent_s > 0 and one.outcome not in (Outcome.OK, *REJECTED)]
     return Counted(
-        requests=sum(one.tries for one in vague if one.outcome is Outcome.ERROR_CONNECT),
+        requests=sum(one.tries - (one.head_s > 0) for one in samples if one.sent_s > 0),
         prompt_tokens=sum(2 * one.input_tokens for one in vague),
         output_tokens=sum(max(one.token_events, one.planned_output) for one in vague),
     )

@@ -17,18 +17,18 @@ TABLE, TIMELINE = "requests.csv", "timeline.csv"
 NO_PAGE = "report.html was left out: its plots need matplotlib (pip install 'forebay[bench]')."
 
 
-def rebuild(folder: Path, rules: Rules) -> tuple[Report, tuple[str, ...]]:
+def rebuild(folder: Path, rules: Rules, *, html: bool = True) -> tuple[Report, tuple[str, ...]]:
     """Make every report from what a run wrote as it went: the report, and what there is to tell of the files.
 
-    The way to end a run too: call `folder.end` first. Raises ReportError where the folder holds no run, OSError where
+    Drawing the page (`html`) takes seconds. The way to end a run too: call `folder.end` first. Raises ReportError where the folder holds no run, OSError where
     it cannot be written to.
     """
     run = read_run(folder)
     report = make(run, rules)
-    return report, write_all(folder, run, report)
+    return report, write_all(folder, run, report, html=html)
 
 
-def write_all(folder: Path, run: Run, report: Report) -> tuple[str, ...]:
+def write_all(folder: Path, run: Run, report: Report, *, html: bool = True) -> tuple[str, ...]:
     """Write report.json, requests.csv, timeline.csv and report.html into `folder`; what there is to tell of them.
 
     Raises OSError. The page is left out where nothing can draw it.
@@ -36,6 +36,8 @@ def write_all(folder: Path, run: Run, report: Report) -> tuple[str, ...]:
     (folder / document.NAME).write_bytes(report.to_json())
     _table(folder / TABLE, _requests(run))
     _table(folder / TIMELINE, _seconds(report))
+    if not html:
+        return ()
     if find_spec("matplotlib") is None:
         return (NO_PAGE,)
     from loadgen.report import page  # takes a second, and most of the program never needs it

@@ -90,8 +90,8 @@ async def ended(child: Child, directory: Path, timeout_s: float = 60.0) -> Done:
 
 
 async def bench(directory: Path, *arguments: str, env: dict[str, str] | None = None, scenario: str = TINY) -> Done:
-    """Run it to its end, loose about what a busy machine does."""
-    return await ended(started(directory, *arguments, *BUSY, env=env, scenario=scenario), directory)
+    """Run it to its end, loose about what a busy machine does, and without the page, whose plots take seconds."""
+    return await ended(started(directory, *arguments, *BUSY, "--no-html", env=env, scenario=scenario), directory)
 
 
 async def command(directory: Path, *arguments: str, timeout_s: float = 60.0) -> Done:

@@ -179,7 +179,7 @@ async def interrupted(child: Child, times: int, requests: int) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, times: int) -> None:
-    child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", "--allow", "V8", *BUSY)
+    child = started(tmp_path, "--url", engine.url, "--set", "duration=60s", "--no-html", "--allow", "V8", *BUSY)
     await interrupted(child, times, 60)
     done = await ended(child, tmp_path, 15)
     assert done.code == 130, done.err
@@ -192,7 +192,7 @@ async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, t
 
 
 async def test_ctrl_c_in_the_warm_up_leaves_a_report_of_nothing(engine: Engine, tmp_path: Path) -> None:
-    child = started(tmp_path, "--url", engine.url, "--set", "warmup=60s", *BUSY)
+    child = started(tmp_path, "--url", engine.url, "--no-html", "--set", "warmup=60s", *BUSY)
     await interrupted(child, 1, 3)
     done = await ended(child, tmp_path, 15)
     assert done.code == 130, done.err
@@ -206,6 +206,7 @@ async def test_after_a_kill_the_report_is_made_of_what_was_written(engine: Engin
     assert not (tmp_path / "out" / "report.json").exists()
     again = await command(tmp_path, "report", "out", "--json")
     assert again.code == 130, again.err
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     report = json.loads(again.out)
     assert report["totals"]["ok"] > 30 and report["run"]["finished"] is None
     assert any("killed" in told for told in report["warnings"])

@@ -24,6 +24,7 @@ def sample(number: int, **fields: Any) -> Sample:
         "leaves": False,
         "sched_s": due_s,
         "sent_s": due_s + 0.001,
+        "head_s": due_s + 0.1,
         "end_s": due_s + 0.4,
         "reads": array("d", [due_s + 0.1, due_s + 0.3]),
         "outcome": Outcome.OK,
@@ -122,12 +123,19 @@ def test_totals_may_differ_by_requests_whose_usage_nobody_told() -> None:
 
 
 def test_what_never_reached_the_server_is_not_expected_there() -> None:
-    lost = {"outcome": Outcome.ERROR_CONNECT, "prompt_tokens": None, "output_tokens": None}
+    lost = {"outcome": Outcome.ERROR_CONNECT, "head_s": 0.0, "prompt_tokens": None, "output_tokens": None}
     seen = evidence(
         lambda number: lost if number == 0 else {},
         server=Counted(requests=199, prompt_tokens=19_900, output_tokens=3_980),
     )
     assert broken(seen) == set()
+
+
+def test_who_left_before_the_answer_may_have_been_counted_or_not() -> None:
+    left = {"outcome": Outcome.CANCELLED, "head_s": 0.0, "prompt_tokens": None, "output_tokens": None}
+    for requests, rules in ((198, {"V10"}), (199, set()), (200, set()), (201, {"V10"})):
+        server = Counted(requests=requests, prompt_tokens=19_900, output_tokens=3_980)
+        assert broken(evidence(lambda number: left if number == 0 else {}, server=server)) == rules
 
 
 def test_a_rule_named_beforehand_is_shown_and_does_not_bind() -> None:

@@ -1,0 +1,252 @@
+"""`forebay bench` on servers of other kinds: a gateway with tenants, and engines that answer in ways of their own."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import wire
+from tests.kit.engines import Engine
+from tests.kit.gateway import Gateway, config
+from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
+from tests.kit.tenants import secret, tenant
+from tests.loadgen.benching import bench, command
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_through_a_gateway_each_tenant_has_its_key_and_both_sides_count_the_same(tmp_path: Path) -> None:
+    flags = ("--profile", "noop", "--allow-markers", "--enable-prompt-tokens-details", "--served-model-name", "m")
+    chat = tenant("chat", limits={"rpm": 100_000}, **{"class": "interactive"})
+    jobs = tenant("jobs", **{"class": "batch"})
+    keys = {"KEY_CHAT": secret("chat"), "KEY_JOBS": secret("jobs")}
+    salt = {"isolation": {"salt_secret": "0123456789abcdef0123456789abcdef"}, "timeouts": {"scale": 1}}
+    async with Engine(tmp_path, arguments=flags) as engine:
+        settings = config([engine.url], **salt)
+        async with Gateway(settings, tmp_path, tenants=[chat, jobs]) as gateway:
+            admin = f"http://127.0.0.1:{gateway.admin_port}"
+            options = ("--url", gateway.url, "--model", "m", "--scrape", admin, "--scrape", engine.url)
+            done = await bench(tmp_path, *options, "--set",
+                "duration=4s",
+                "--set", "tenants.chat.cancel={p: 0.1, after: {kind: fixed, value: 0.02}}",
+                               env=keys)  # fmt: skip
+            written = done.everything() + gateway.output()
+            log = await engine.log()
+    assert done.code == 0, done.err + done.out
+    assert done.rule("V10")["state"] == "ok" and done.rule("V6")["state"] == "ok"
+    assert {row["tenant"]: row["priority"] for row in done.requests} == {"chat": "interactive", "jobs": "batch"}
+    assert {row["outcome"] for row in done.requests} <= {"ok", "cancelled"}
+    assert {row["pool"] for row in done.requests if row["outcome"] == "ok"} == {"main"}
+    assert len(log) > 150
+    assert not [key for key in keys.values() if key.encode() in written]
+
+
+async def test_a_quota_that_refuses_is_told_apart_from_failures(tmp_path: Path) -> None:
+    flags = ("--profile", "noop", "--allow-markers", "--served-model-name", "m")
+    limited = tenant("chat", limits={"rpm": 60}, **{"class": "interactive"})
+    keys = {"KEY_CHAT": secret("chat"), "KEY_JOBS": secret("jobs")}
+    salt = {"isolation": {"salt_secret": "0123456789abcdef0123456789abcdef"}, "timeouts": {"scale": 1}}
+    async with Engine(tmp_path, arguments=flags) as engine:
+        settings = config([engine.url], **salt)
+        async with Gateway(settings, tmp_path, tenants=[limited, tenant("jobs", **{"class": "batch"})]) as gateway:
+            options = ("--url", gateway.url, "--model", "m", "--set", "tenants.chat.expect_rejects=true")
+            done = await bench(tmp_path, *options, "--allow", "V8", env=keys)
+    assert done.code == 0, done.err + done.out
+    cells = {cell["tenant"]: cell for cell in done.report["cells"]}
+    assert cells["chat"]["figures"]["rejected_quota"] > 30 and not cells["chat"]["judged"]
+    assert cells["jobs"]["figures"]["ok"] == cells["jobs"]["figures"]["offered"]
+    assert done.report["totals"]["failed"] == 0
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return wire.event({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]})
+
+
+DONE = b"data: [DONE]\n\n"
+ROLE = chunk({"role": "assistant", "content": ""})
+CALL = {"index": 0, "id": "t", "type": "function", "function": {"name": "find", "arguments": '{"q"'}}
+
+
+def usage(output: int) -> bytes:
+    return wire.event({"id": "c", "choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": output}})
+
+
+def thinking(seen: Seen) -> Iterable[Step]:
+    """Thinks, then speaks."""
+    events = [chunk({"reasoning_content": "hm "}), chunk({"reasoning": "so "}), chunk({"content": "yes"})]
+    yield wire.stream_head()
+    yield wire.chunk(ROLE)
+    for event in events:
+        yield Wait(0.03)
+        yield wire.chunk(event)
+    yield from (wire.chunk(event) for event in (chunk({}, "stop"), usage(3), DONE))
+    yield b"0\r\n\r\n"
+
+
+def calling(seen: Seen) -> Iterable[Step]:
+    """Says nothing but a call of a tool."""
+    return wire.stream([ROLE, chunk({"tool_calls": [CALL]}), chunk({}, "tool_calls"), usage(7), DONE])
+
+
+def in_fours(seen: Seen) -> Iterable[Step]:
+    """Gives four tokens at a time."""
+    yield wire.stream_head()
+    for number in range(3):
+        yield Wait(0.04)
+        yield wire.chunk((ROLE if number == 0 else b"") + chunk({"content": "a b c d "}))
+    yield from (wire.chunk(event) for event in (chunk({}, "length"), usage(12), DONE))
+    yield b"0\r\n\r\n"
+
+
+def failing(seen: Seen) -> Iterable[Step]:
+    """Begins with 200, and fails."""
+    error = wire.event({"error": {"message": "out of memory", "type": "server_error", "code": "oom"}})
+    return wire.stream([ROLE, chunk({"content": "a"}), error, DONE])
+
+
+def uncounted(seen: Seen) -> Iterable[Step]:
+    """Tells no usage."""
+    return wire.stream([ROLE, chunk({"content": "a"}), chunk({"content": "b"}), chunk({}, "stop"), DONE])
+
+
+def cut(seen: Seen) -> Iterable[Step]:
+    """Ends without an end."""
+    return wire.stream([ROLE, chunk({"content": "a"})])
+
+
+async def seen_by_bench(directory: Path, answer: Any, *arguments: str) -> Any:
+    """A run on a scripted engine, whose preflight is answered well."""
+
+    def script(seen: Seen) -> Sequence[Step]:
+        return list(answer(seen) if b'"stream":true' in seen.body.replace(b" ", b"") else wire.echo(seen))
+
+    async with ScriptEngine(script) as engine:
+        return await bench(
+            directory, "--url", engine.url, "--length-control", "none", "--set", "duration=3s", *arguments
+        )
+
+
+async def test_thought_is_the_first_token_and_what_is_said_comes_later(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, thinking)
+    assert done.code == 0, done.err
+    for row in done.requests:
+        assert row["output_tokens"] == 3 and row["outcome"] == "ok"
+        assert row["t_content"] - row["t_first"] > 0.05 and row["t_first"] - row["t_send"] > 0.02
+    assert done.report["totals"]["times"]["ttfo"]["completed"]["p50_ms"] > 80
+
+
+async def test_a_call_of_a_tool_is_an_answer(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, calling)
+    assert done.code == 0, done.err
+    assert {(row["outcome"], row["output_tokens"]) for row in done.requests} == {("ok", 7)}
+    assert all(row["t_first"] for row in done.requests)
+
+
+async def test_several_tokens_in_a_chunk_are_that_many(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, in_fours)
+    assert done.code == 0, done.err
+    times = done.report["totals"]["times"]
+    assert times["itl"]["completed"]["p50_ms"] == pytest.approx(40, abs=8)
+    assert times["tpot"]["completed"]["p50_ms"] == pytest.approx(80 / 11, abs=2)
+
+
+async def test_an_error_inside_a_good_answer_is_a_failure_with_its_cause(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, failing)
+    assert done.code == 1, done.err
+    totals = done.report["totals"]
+    assert totals["ok"] == 0 and totals["attainment"] == 0 and totals["ttft_p50_ms"] == "inf"
+    assert [(end["outcome"], end["reason"], end["count"]) for end in done.report["ends"]] == [
+        ("error_stream", "oom", totals["offered"])
+    ]
+    assert "oom" in done.out
+
+
+async def test_without_usage_tokens_are_counted_by_what_came_and_that_is_said(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, uncounted)
+    assert done.code == 0, done.err
+    assert {(row["output_tokens"], row["token_events"]) for row in done.requests} == {(None, 2)}
+    assert "without `usage`" in done.out
+
+
+async def test_an_answer_that_is_cut_is_no_success(tmp_path: Path) -> None:
+    done = await seen_by_bench(tmp_path, cut)
+    assert done.code == 1, done.err
+    assert {row["outcome"] for row in done.requests} == {"truncated"}
+
+
+async def test_all_tenants_may_have_servers_of_their_own(tmp_path: Path) -> None:
+    async with ScriptEngine() as first, ScriptEngine() as second:
+        done = await bench(
+            tmp_path, "--url", first.url, "--set", f"tenants.jobs.url={second.url}", "--length-control", "none"
+        )
+        prompts = {engine: [json.loads(one.body) for one in engine.seen] for engine in (first, second)}
+    assert done.code == 0, done.err
+    assert len(prompts[first]) > len(prompts[second]) > 20
+    assert done.report["target"]["urls_by_tenant"]["jobs"] == [second.url]
+
+
+async def test_another_api_is_spoken_when_asked(tmp_path: Path) -> None:
+    async with ScriptEngine() as engine:
+        done = await bench(tmp_path, "--url", engine.url, "--api", "messages", "--length-control", "none")
+        targets = {one.target for one in engine.seen}
+    assert done.code == 0, done.err + done.out
+    assert targets == {b"/v1/messages"}
+
+
+async def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
+    async with ScriptEngine() as engine:
+        done = await bench(tmp_path, "--url", engine.url, "--length-control", "none", "--set", "slo.target=0.1")
+    assert done.code == 0, done.err
+    report = done.folder / "report.json"
+    same = await command(tmp_path, "compare", str(report), str(done.folder))
+    assert same.code == 0 and "attainment" in same.out, same.err
+    other = tmp_path / "other.json"
+    other.write_text(report.read_text().replace('"state":"ok"', '"state":"breach"'))
+    invalid = await command(tmp_path, "compare", str(report), str(other))
+    assert invalid.code == 3, invalid.err
+
+
+STEADY = """
+version: 1
+name: steady
+seed: 7
+warmup: 200ms
+duration: 10s
+slo: {ttft: {base_ms: 150}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
+tenants:
+  - name: one
+    arrivals: {kind: constant, rate: 40}
+    input: {kind: fixed, value: 40}
+    output: {kind: fixed, value: 8}
+    max_tokens: {kind: fixed, value: 16}
+"""
+
+
+async def test_the_search_finds_the_rate_that_an_engine_can_do(tmp_path: Path) -> None:
+    """Four at a time, eight steps of some 5 ms each: about 95 requests a second, however many come."""
+    flags = (
+        "--profile",
+        "llama8b-fp8-h100",
+        "--allow-markers",
+        "--max-num-seqs",
+        "4",
+        "--max-num-batched-tokens",
+        "512",
+    )
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "1.2", "--probe-requests", "105")
+    async with Engine(tmp_path, arguments=flags) as engine:
+        done = await bench(tmp_path, "--url", engine.url, "--scrape", engine.url, *search, scenario=STEADY)
+    assert done.code == 0, done.err + done.out
+    report = done.report
+    probes = report["search"]
+    best = max(probe["rate"] for probe in probes if probe["passed"])
+    assert 50 < best < 125, probes
+    assert {probe["seed"] for probe in probes if probe["passed"] and probe["scale"] >= 0.9 * best / 40} >= {7, 8}
+    assert any(not probe["passed"] for probe in probes)
+    assert "is the highest rate within the SLO on each of 3 seeds" in done.out
+    assert (done.folder / "probe-01" / "report.json").exists()
+    again = await command(tmp_path, "report", "out", "--json")
+    assert json.loads(again.out)["search"] == probes
