@@ -6,8 +6,10 @@ reads makes a benchmark lie. `Scenario` is a value; the options of a command mak
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -207,6 +209,14 @@ def standard(name: str) -> Scenario:
         raise ScenarioError(f"no scenario is called {name}; there are {', '.join(names())}")
     file = f"{name}.yaml"
     return load(resources.files("loadgen").joinpath("scenarios", file).read_text("utf-8"), file)
+
+
+def about(name: str) -> str:
+    """What the standard scenario of that name is, in a sentence: the first one of its file."""
+    lines = resources.files("loadgen").joinpath("scenarios", f"{name}.yaml").read_text("utf-8").splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+    found = re.match(r".*?[.?](?= |$)", comment)
+    return found[0] if found else comment
 
 
 def schema() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from loadgen import scenario as scenarios
 from loadgen.scenario import Scenario, ScenarioError
 
 _PLAIN_WIDTH = 160  # without a terminal
+MOST_TENANTS = 4  # that are named
 
 
 def listed() -> None:
@@ -32,8 +33,9 @@ def print_schema() -> None:
 
 def _row(name: str) -> tuple[str, ...]:
     scenario = scenarios.standard(name)
-    tenants = ", ".join(one.name for one in scenario.tenants)
-    return name, _rate(scenario), f"{scenario.duration_s:g}", tenants, ""
+    names = [one.name for one in scenario.tenants]
+    tenants = ", ".join(names) if len(names) <= MOST_TENANTS else f"{len(names)}"
+    return name, _rate(scenario), f"{scenario.duration_s:g}", tenants, scenarios.about(name)
 
 
 def _rate(scenario: Scenario) -> str:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from loadgen.scenario import Scenario, ScenarioError, Tenant, load, names, schema, seconds, standard
+from loadgen.scenario import Scenario, ScenarioError, Tenant, about, load, names, schema, seconds, standard
 from loadgen.schedule import build
 from loadgen.workload.arrivals import Sessions
 from loadgen.workload.recipes import ToolResults
@@ -181,3 +181,9 @@ def test_caps_say_what_clients_send_and_the_telling_ones_are_known() -> None:
         one = load(GOOD + f"    {text}\n")
         assert {row.max_tokens for row in build(one, 7).requests} == {sent}
         assert one.telling == (["chat"] if telling else [])
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_scenario_says_what_it_is_in_a_sentence(name: str) -> None:
+    said = about(name)
+    assert 20 < len(said) < 200 and said[0].isupper() and said[-1] in ".?"
