@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from loadgen.experiments.figures import Estimate
+from loadgen.experiments.findings import FINDINGS
 from loadgen.experiments.judge import MET, MISSED, ON_AVERAGE, UNKNOWN, Verdict
 from loadgen.experiments.section import Rates, Row, Runs, Section
 
@@ -72,6 +73,8 @@ def _section(one: Section) -> Iterator[str]:
         yield from _runs(runs)
         if one.curve:
             yield from _curve(runs)
+    if one.id in FINDINGS:
+        yield f"\n**The limit.** {FINDINGS[one.id]}"
     for note in one.notes:
         yield f"\n{note}"
     yield ""
