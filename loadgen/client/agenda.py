@@ -6,15 +6,15 @@ left): its user reads what came and asks on. It does not come when that is beyon
 
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from loadgen.client.exchange import Request
 from loadgen.client.route import Route, Routes
 from loadgen.workload.planned import Planned, Requests
-from loadgen.workload.prompts import ANSWERS, Prose
+from loadgen.workload.prompts import Prose
 
 AHEAD_S, AHEAD_REQUESTS, AHEAD_BYTES = 2.0, 256, 64 << 20
 
@@ -32,10 +32,9 @@ class Item:
 class Answers:
     """What was answered in conversations whose later turns say it again, until their last turn has ended."""
 
-    def __init__(self, requests: Requests) -> None:
-        """Those of `requests`."""
-        names = {one.session for one in requests if one.after is not None and _says_again(one)}
-        self._left = Counter(one.session for one in requests if one.session in names)
+    def __init__(self, turns: Mapping[str, int]) -> None:
+        """`turns` of each conversation that does so."""
+        self._left = dict(turns)
         self._texts: dict[str, dict[int, str]] = defaultdict(dict)
 
     def wanted(self, planned: Planned) -> bool:
@@ -59,10 +58,6 @@ class Answers:
             self._texts.pop(session, None)
 
 
-def _says_again(planned: Planned) -> bool:
-    return any(block.namespace.startswith(ANSWERS) for block in planned.blocks)
-
-
 class Writer:
     """Writes planned requests out."""
 
@@ -81,8 +76,10 @@ class Writer:
 class Agenda:
     """The requests of one process in the order in which they are due."""
 
-    def __init__(self, requests: Requests, last_s: float, writer: Writer) -> None:
-        """`requests` sorted by time; `last_s` is the last planned time of the run."""
+    def __init__(self, requests: Requests, last_s: float, chained: frozenset[str], writer: Writer) -> None:
+        """`requests` sorted by time; `last_s` is the last planned time of the run. In `chained` are the tenants some
+        of whose requests come after others."""
+        self._chained = chained
         self._source: Iterator[Planned] = iter(requests)
         self._next = next(self._source, None)
         self._last_s = last_s
@@ -127,7 +124,7 @@ class Agenda:
 
     def ended(self, planned: Planned, end_s: float) -> bool:
         """The answer to `planned` ended at `end_s`; whether another turn is due after it now."""
-        if not planned.session:
+        if planned.tenant not in self._chained:
             return False
         self._ends[planned.id] = end_s
         turns = self._parked.pop(planned.id, [])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from loadgen.client.health import Healths, Pulse
 from loadgen.client.sender import Sender, Share
+from loadgen.client.survey import survey
 from loadgen.client.values import OTHERS, ClientError, ClientOptions, Health, Target, Watcher
 from loadgen.client.workers import Workers
 from loadgen.report.record import Sample
@@ -20,9 +21,10 @@ class Client:
         self, schedule: Schedule, targets: Mapping[str, Sequence[Target]], options: ClientOptions, watcher: Watcher
     ) -> None:
         """`targets` by tenant; those under `OTHERS` are for every tenant that is not named. ClientError if one has none."""
-        without = {one.tenant for one in schedule.requests if not targets.get(one.tenant, targets.get(OTHERS))}
+        known = survey(schedule.requests)
+        without = sorted(one for one in known.tenants if not targets.get(one, targets.get(OTHERS)))
         if without:
-            raise ClientError(f"tenant {min(without)} has no target to send to")
+            raise ClientError(f"tenant {without[0]} has no target to send to")
         self._options = options
         self._healths = Healths()
         self._zero = math.inf  # not begun
@@ -30,7 +32,9 @@ class Client:
             requests=schedule.requests,
             start_s=schedule.window_start_s,
             end_s=schedule.window_end_s,
-            last_s=max(schedule.window_end_s, schedule.last_s),
+            last_s=max(schedule.window_end_s, known.last_s),
+            chained=known.chained,
+            again=known.again,
         )
         held = {tenant: tuple(several) for tenant, several in targets.items() if several}
         beholder = _Beholder(watcher, self._healths)

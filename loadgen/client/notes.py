@@ -6,6 +6,7 @@ happened, several times a second. Jobs are pickled, between processes of one use
 
 import struct
 from array import array
+from sys import intern
 from typing import Any
 
 import msgspec
@@ -44,20 +45,29 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The worker has its job."""
 
 
-class Sent(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request went out."""
+class Due(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A request was due, and went out at `sent_s` (0: it was dropped). Field names are those of `Sample`."""
 
     id: int
+    tenant: str
+    priority: str
+    measured: bool
+    input_tokens: int
+    planned_output: int
+    leaves: bool
     sched_s: float
     sent_s: float
+    cls: str
+    session: str
+    turn: int
+    streamed: bool
+    worker: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request ended: what its plan does not tell. Field names are those of `Sample`."""
+    """A request ended: what was not known when it was due. Field names are those of `Sample`."""
 
     id: int
-    sched_s: float
-    sent_s: float
     head_s: float
     byte_s: float
     content_s: float
@@ -91,9 +101,20 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 Order = Zero | Stop
-Note = Ready | Sent | Ended | Beat | Done
+Note = Ready | Due | Ended | Beat | Done
 _ARRAYS = ("reads", "read_tokens")
 _FIELDS = tuple(name for name in Ended.__struct_fields__ if name not in _ARRAYS)
+
+
+def due(sample: Sample) -> Due:
+    """What is told of a request that is due."""
+    return Due(*(getattr(sample, name) for name in Due.__struct_fields__))
+
+
+def begun(told: Due) -> Sample:
+    """The sample of a request that was due; equal names are one object, there may be very many."""
+    values: dict[str, Any] = {name: getattr(told, name) for name in Due.__struct_fields__}
+    return Sample(**values | {name: intern(value) for name, value in values.items() if isinstance(value, str)})
 
 
 def ended(sample: Sample) -> Ended:

@@ -24,12 +24,14 @@ Targets = Mapping[str, tuple[Target, ...]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one process sends: `requests` sorted by time. [start_s, end_s) is measured, `last_s` is the last planned
-    time of the whole run."""
+    time of the whole run; `chained` and `again` as in its `Survey`."""
 
     requests: Requests
     start_s: float
     end_s: float
     last_s: float
+    chained: frozenset[str]
+    again: Mapping[str, int]
     worker: int = 0
 
 
@@ -60,14 +62,14 @@ class Sender:
 
         `begun` is asked once, when all is ready, for time 0 of the schedule on the monotonic clock.
         """
-        zero = begun()
         share, options = self._share, self._options
         pools = self._pools = Pools(options.connect_s)
         routes = {name: routes_to(those, pools, options.length_control) for name, those in self._targets.items()}
-        self._answers = Answers(share.requests)
+        self._answers = Answers(share.again)
         writer = Writer(Routes(routes, share.worker), prose, self._answers)
-        self._agenda = Agenda(share.requests, share.last_s, writer)
+        self._agenda = Agenda(share.requests, share.last_s, share.chained, writer)
         self._idle = Idle()
+        zero = begun()
         self._rules = Rules(
             zero=zero,
             timeout_s=options.timeout_s,

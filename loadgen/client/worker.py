@@ -14,7 +14,7 @@ import uvloop
 
 from loadgen import tasks
 from loadgen.client.health import Pulse
-from loadgen.client.notes import LENGTH, Beat, Done, Job, Note, Order, Ready, Sent, Stop, Zero, ended, framed
+from loadgen.client.notes import LENGTH, Beat, Done, Job, Note, Order, Ready, Stop, Zero, due, ended, framed
 from loadgen.client.sender import Sender
 from loadgen.report.record import Sample
 
@@ -31,9 +31,11 @@ class _Teller:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def sent(self, sample: Sample) -> None:
-        self._notes.append(Sent(sample.id, sample.sched_s, sample.sent_s))
+        self._notes.append(due(sample))
 
     def ended(self, sample: Sample) -> None:
+        if not sample.sent_s:
+            self._notes.append(due(sample))
         self._notes.append(ended(sample))
 
     def pulse(self, pulse: Pulse) -> None:

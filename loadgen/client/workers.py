@@ -8,7 +8,7 @@ import asyncio
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -16,11 +16,26 @@ from operator import attrgetter
 import msgspec
 
 from loadgen import tasks
-from loadgen.client.notes import LENGTH, Beat, Done, Ended, Job, Note, Order, Ready, Sent, Stop, Zero, fill, framed
-from loadgen.client.sender import Beholder, Share, Targets, planned_sample
+from loadgen.client.notes import (
+    LENGTH,
+    Beat,
+    Done,
+    Due,
+    Ended,
+    Job,
+    Note,
+    Order,
+    Ready,
+    Stop,
+    Zero,
+    begun,
+    fill,
+    framed,
+)
+from loadgen.client.sender import Beholder, Share, Targets
 from loadgen.client.values import ClientError, ClientOptions
 from loadgen.report.record import Sample
-from loadgen.workload.planned import Planned
+from loadgen.workload.planned import Planned, Requests
 from loadgen.workload.prompts import Prose
 
 ARGV = (sys.executable, "-m", "loadgen.client.worker")
@@ -39,22 +54,22 @@ class Workers:
         self._targets = targets
         self._options = options
         self._beholder = beholder
-        self._planned = {one.id: one for one in share.requests}
         self._samples: dict[int, Sample] = {}
         self._workers: list[_Worker] = []
 
-    async def run(self, prose: Prose, begun: Callable[[], float]) -> list[Sample]:
+    async def run(self, prose: Prose, begins: Callable[[], float]) -> list[Sample]:
         """As `Sender.run`. ClientError when a worker dies."""
         count = self._options.workers
         options = replace(self._options, workers=1, max_open=max(1, self._options.max_open // count))
         try:
-            for number, requests in enumerate(dealt(self._share.requests, count)):
-                share = replace(self._share, requests=requests, worker=number)
+            for number in range(count):
+                hand = Dealt(self._share.requests, self._share.chained, count, number)
+                share = replace(self._share, requests=hand, worker=number)
                 worker = _Worker(number, self._heard)
                 self._workers.append(worker)
                 await worker.start(Job(share=share, targets=self._targets, options=options, prose=prose))
             await self._all(worker.ready.wait() for worker in self._workers)
-            zero = begun()
+            zero = begins()
             for worker in self._workers:
                 worker.tell(Zero(zero))
             await self._all(worker.done.wait() for worker in self._workers)
@@ -81,37 +96,47 @@ class Workers:
                 task.cancel()
             await asyncio.wait({waiting, *deaths})
 
-    def _heard(self, number: int, note: Note) -> None:
-        if isinstance(note, Sent):
-            sample = self._sample(number, note.id, note.sched_s)
-            sample.sent_s = note.sent_s
-            self._beholder.sent(sample)
+    def _heard(self, note: Note) -> None:
+        if isinstance(note, Due):
+            self._samples[note.id] = sample = begun(note)
+            if sample.sent_s:
+                self._beholder.sent(sample)
         elif isinstance(note, Ended):
-            known = self._samples.get(note.id) or self._sample(number, note.id, note.sched_s)
+            known = self._samples[note.id]
             fill(known, note)
             self._beholder.ended(known)
         elif isinstance(note, Beat):
             self._beholder.pulse(note.pulse)
 
-    def _sample(self, number: int, id_: int, sched_s: float) -> Sample:
-        sample = planned_sample(self._planned[id_], sched_s, replace(self._share, worker=number))
-        self._samples[id_] = sample
-        return sample
 
+class Dealt:
+    """The requests of one of `count` workers. What comes after another goes where that one went."""
 
-def dealt(requests: Iterable[Planned], count: int) -> list[tuple[Planned, ...]]:
-    """The requests of each of `count` workers, in their order; what comes after another goes where that one went."""
-    hands: list[list[Planned]] = [[] for _ in range(count)]
-    places: dict[int, int] = {}
-    turn = 0
-    for planned in requests:
-        if planned.after is None:
-            place, turn = turn % count, turn + 1
-        else:
-            place = places[planned.after]
-        places[planned.id] = place
-        hands[place].append(planned)
-    return [tuple(hand) for hand in hands]
+    def __init__(self, requests: Requests, chained: frozenset[str], count: int, number: int) -> None:
+        """Nothing is gone through before it is asked for: there may be more than memory holds. In `chained` are the
+        tenants some of whose requests come after others."""
+        self._requests = requests
+        self._chained = chained
+        self._count = count
+        self._number = number
+
+    def __iter__(self) -> Iterator[Planned]:
+        """In order of time."""
+        places: dict[int, int] = {}  # of what others may come after
+        turn = 0
+        for planned in self._requests:
+            if planned.after is None:
+                place, turn = turn % self._count, turn + 1
+            else:
+                place = places[planned.after]
+            if planned.tenant in self._chained:
+                places[planned.id] = place
+            if place == self._number:
+                yield planned
+
+    def __len__(self) -> int:
+        """How many, by going through them."""
+        return sum(1 for _ in self)
 
 
 async def _gathered(waits: Iterable[object]) -> None:
@@ -121,7 +146,7 @@ async def _gathered(waits: Iterable[object]) -> None:
 class _Worker:
     """One process."""
 
-    def __init__(self, number: int, heard: Callable[[int, Note], None]) -> None:
+    def __init__(self, number: int, heard: Callable[[Note], None]) -> None:
         self.ready = asyncio.Event()
         self.done = asyncio.Event()
         self._number = number
@@ -197,7 +222,7 @@ class _Worker:
         elif isinstance(note, Done):
             self.done.set()
         else:
-            self._heard(self._number, note)
+            self._heard(note)
 
     async def _overhear(self, process: asyncio.subprocess.Process) -> None:
         if process.stderr is not None:

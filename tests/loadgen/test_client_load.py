@@ -109,6 +109,14 @@ async def test_c111_45_users_never_have_more_than_45_requests_open() -> None:
     assert {one.outcome for one in samples} == {Outcome.OK}
 
 
+async def test_users_of_a_closed_loop_go_on_without_a_conversation() -> None:
+    requests = [planned(0), planned(1, 0.05, after=0, think_s=0.05), planned(2, 0.1, after=1, think_s=0.05)]
+    async with ScriptEngine(taking(0.05)) as engine:
+        samples = await sent([engine.url], *requests)
+    assert [one.id for one in samples] == [0, 1, 2]
+    assert all(later.sched_s > earlier.end_s for earlier, later in pairwise(samples))
+
+
 async def test_a_turn_comes_when_its_user_has_thought_after_the_end_of_the_answer() -> None:
     async with ScriptEngine(taking(0.1)) as engine:
         samples = await client(schedule(*conversation(0, 4, 0.15, 0)), [engine.url]).run(PROSE)
@@ -233,17 +241,17 @@ class Written(Writer):
 def writer() -> Written:
     pools = Pools(1.0)
     routes = Routes({OTHERS: routes_to([Target(url="http://127.0.0.1:9", model="m")], pools, "none")})
-    return Written(routes, PROSE, Answers(()))
+    return Written(routes, PROSE, Answers({}))
 
 
 def test_prompts_are_written_out_at_most_two_seconds_and_256_requests_ahead() -> None:
     made = writer()
-    agenda = Agenda([planned(number, number / 1000) for number in range(5000)], 10.0, made)
+    agenda = Agenda([planned(number, number / 1000) for number in range(5000)], 10.0, frozenset(), made)
     while agenda.write(0.0, 0.01):
         pass
     assert made.count == AHEAD_REQUESTS
     slow = writer()
-    agenda = Agenda([planned(number, number / 10) for number in range(5000)], 1000.0, slow)
+    agenda = Agenda([planned(number, number / 10) for number in range(5000)], 1000.0, frozenset(), slow)
     while agenda.write(0.0, 0.01):
         pass
     assert slow.count == 21 and agenda.wake_s() == 0.0
@@ -253,13 +261,13 @@ def test_prompts_are_written_out_at_most_two_seconds_and_256_requests_ahead() ->
 def test_prompts_are_written_out_to_64_mib_at_most() -> None:
     large = (Block(namespace="own", id=0, tokens=2_000_000),)
     made = writer()
-    agenda = Agenda([planned(number, number / 1000, blocks=large) for number in range(50)], 1.0, made)
+    agenda = Agenda([planned(number, number / 1000, blocks=large) for number in range(50)], 1.0, frozenset(), made)
     while agenda.write(0.0, 10.0):
         pass
     assert made.count == 9  # of 8 MB each, the first beyond the bound included
 
 
 def test_what_is_late_is_due_at_once_and_in_order() -> None:
-    agenda = Agenda([planned(number, number / 1000) for number in range(2000)], 10.0, writer())
+    agenda = Agenda([planned(number, number / 1000) for number in range(2000)], 10.0, frozenset(), writer())
     ids = [item.planned.id for item in iter(lambda: agenda.due(5.0), None)]
     assert ids == list(range(2000)) and agenda.empty

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.client import ClientError
-from loadgen.client.workers import dealt
+from loadgen.client.workers import Dealt
 from loadgen.report.record import Outcome
 from loadgen.workload.prompts import Prose
 from tests.kit import wire
@@ -40,7 +40,7 @@ def test_a_conversation_stays_with_one_worker_and_all_else_is_dealt_out() -> Non
     requests = sorted(
         [*steady(100, 10), *conversation(0, 3, 0.1, 20), *conversation(1, 3, 0.1, 30)], key=lambda one: one.t
     )
-    hands = dealt(requests, 2)
+    hands = [list(Dealt(tuple(requests), frozenset({"chat"}), 2, number)) for number in range(2)]
     assert sorted(one.id for hand in hands for one in hand) == sorted(one.id for one in requests)
     assert {len({one.session for one in hand if one.session}) for hand in hands} == {1}
     assert all([one.t for one in hand] == sorted(one.t for one in hand) for hand in hands)
