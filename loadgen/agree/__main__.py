@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from loadgen.agree.run import AgreeOptions, agree_command
+from loadgen.bench.options import RULES
 
 
 def agree(  # noqa: PLR0913  # one parameter per flag
@@ -16,13 +17,13 @@ def agree(  # noqa: PLR0913  # one parameter per flag
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second in all.")] = None,
     saturated: Annotated[bool, typer.Option("--saturated", help="Tolerances for more load than is served.")] = False,
-    allow: Annotated[list[str] | None, typer.Option(help="V1 or V9: compare live runs that break it.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="A rule like V1: compare live runs that break it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for what the runs leave.")] = None,
 ) -> None:
     """Do live and simulated runs agree?"""
-    unknown = sorted({*(allow or ())} - {"V1", "V9"})
+    unknown = sorted({*(allow or ())} - {*RULES})
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is not one of V1, V9", param_hint="--allow")
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(RULES)}", param_hint="--allow")
     chosen = {"scenarios": tuple(scenario)} if scenario else {}
     options = AgreeOptions(
         **chosen, runs=runs, seconds=seconds, rate=rate, saturated=saturated, allow=tuple(allow or ()), out=out

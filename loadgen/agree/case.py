@@ -1,7 +1,7 @@
 """One thing to compare: a schedule, engines, and one configuration that the gateway and the simulator both read.
 
-The gateway knows no tenants yet: everybody is `default`. So the requests of all tenants are sent, and simulated, as
-that one's, and get their own tenant back in the report, where goals and cells are by tenant.
+The gateway has no tenants here: everybody is `default`. So the requests of all tenants are simulated as that one's, and
+get their own tenant back in the report, where goals and cells are by tenant.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ TENANT = "default"
 GATEWAY_SEED = 0  # of its core's random numbers
 SCRAPE_S = 1.0  # the gateway's default
 SECONDS = {"mixed-lengths": 120.0}  # of the window (loadgen.md 10); others last as long as they say
+SATURATED = ("spike",)  # ask for more than is served
 RATES = {"mixed-lengths": 6.0}  # requests/s; others come at their own rate
 _UNLOADED = """
 version: 1
@@ -45,9 +46,10 @@ tenants:
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """`schedule` is sent and simulated; `tenants` has the true tenant of each request, by its id."""
+    """`drawn` is sent, `schedule` the same as one tenant's and simulated; `tenants` has the true one of each, by its id."""
 
     scenario: Scenario
+    drawn: Schedule
     schedule: Schedule
     tenants: tuple[str, ...]
     fleet: Fleet
@@ -134,6 +136,7 @@ def _case(scenario: Scenario, fleet: str) -> Case:
     everybody = (msgspec.structs.replace(one, tenant=TENANT) for one in drawn.requests)
     return Case(
         scenario=msgspec.structs.replace(scenario, fleet=fleet),
+        drawn=drawn,
         schedule=msgspec.structs.replace(drawn, requests=tuple(everybody)),
         tenants=tuple(one.tenant for one in drawn.requests),
         fleet=engines,

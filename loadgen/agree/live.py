@@ -1,7 +1,6 @@
-"""The live side: engines, gateway and client as processes and loops on this machine, and whether to believe them."""
+"""The live side: engines and gateway as processes on this machine, the load of `forebay bench`, and whether to believe it."""
 
-import secrets
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,26 @@ import aiohttp
 import msgspec
 from rich.console import Console
 
+from loadgen import tasks
 from loadgen.agree.case import Case
 from loadgen.agree.journal import Told, told
 from loadgen.agree.outcome import Came, output_tokens
+from loadgen.bench.basis import plan
+from loadgen.bench.keys import Keys
+from loadgen.bench.lengths import Sizes
+from loadgen.bench.options import BenchOptions
+from loadgen.bench.preflight import Ready
+from loadgen.bench.run import Course, measured
+from loadgen.bench.stop import Stop
+from loadgen.client import Target
 from loadgen.live import serving
-from loadgen.live.load import Load, Place, send
 from loadgen.live.processes import LiveError, Processes, free_ports
 from loadgen.live.serving import FOREBAY, Listeners
-from loadgen.report.record import Sample
-from loadgen.report.stats import quantile
+from loadgen.report.document import Report
+from loadgen.report.folder import read_run
+from loadgen.report.parts import State
 from loadgen.sim.fleet import Flags, Group
 
-SEND_LAG_MS = 10.0  # loadgen.md 8.2, V1: that, or this share of the least TTFT limit
-SEND_LAG_SHARE = 0.05
-EMIT_LAG_MS = 5.0  # V9
 NOT_ENGINE_FLAGS = (
     *("variant", "cap_when_alone", "chunked_prefill_size", "max_prefill_tokens"),
     *("enable_mixed_chunk", "schedule_conservativeness"),
@@ -53,10 +58,6 @@ class _State(msgspec.Struct):
     preemptions: int
 
 
-class _Lag(msgspec.Struct):
-    p99_ms: float
-
-
 async def run(case: Case, name: str, folder: Path, screen: Console) -> Ran:
     """One run with fresh processes, which leave their files in `folder`. LiveError when one does not start, or ends."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,31 +65,55 @@ async def run(case: Case, name: str, folder: Path, screen: Console) -> Ran:
     try:
         listeners = serving.listeners()
         engines = await _start(case, listeners, processes, folder)
-        samples = await send(
-            _load(case), Place(name=name, urls=[listeners.url], processes=processes, folder=folder), screen
-        )
-        states, lags = await _asked(engines)
+        async with aiohttp.ClientSession() as session:
+            course = _course(case, listeners, engines, screen, session)
+            load = measured(course, plan(case.scenario, case.drawn), folder, name)
+            report, _ = await processes.while_alive(tasks.start(load, f"load of {name}"))
+        states = await _asked(engines)
     finally:
         await processes.stop()
     journal = told(folder / "journal.jsonl")
-    tokens = output_tokens(samples)
+    samples = read_run(folder).samples
     came = Came(
         report=case.report(samples),
-        output_tokens=tokens,
+        output_tokens=output_tokens(samples),
         sent=journal.sent,
         steps=sum(state.steps for state in states),
         preemptions=sum(state.preemptions for state in states),
     )
-    return Ran(came=came, told=journal, faults=dict(_faults(case, samples, lags)))
+    return Ran(came=came, told=journal, faults=faults(report))
 
 
-def _load(case: Case) -> Load:
-    return Load(
-        schedule=case.schedule,
-        model=case.model,
-        classes=case.priorities,
-        slo=case.scenario.slo,
-        salt=secrets.token_hex(8),
+def faults(report: Report) -> dict[str, str]:
+    """The rules that a run broke, and how. Cells that are too small (V8) are shown and not judged here."""
+    return {
+        rule.id: f"{rule.words}: {rule.value:g}, limit {rule.limit:g}"
+        for rule in report.validity.rules
+        if rule.state is not State.OK and rule.id != "V8"
+    }
+
+
+def _course(
+    case: Case, listeners: Listeners, engines: Sequence[Engine], screen: Console, session: aiohttp.ClientSession
+) -> Course:
+    """As `forebay bench` does it, without its preflight: the simulator knows of no request but the schedule's."""
+    admin = f"http://127.0.0.1:{listeners.admin}"
+    options = BenchOptions(
+        urls=(listeners.url,),
+        scrape=(admin, *(engine.url for engine in engines)),
+        length_control="marker",
+        html=False,
+    )
+    target = Target(url=listeners.url, model=case.model)
+    ready = Ready(
+        targets=dict.fromkeys(set(case.tenants), (target,)),
+        control="marker",
+        sizes=Sizes(),
+        context_tokens=None,
+        warnings=(),
+    )
+    return Course(
+        options=options, keys=Keys({}, {}), ready=ready, screen=screen, stop=Stop(lambda text: None), session=session
     )
 
 
@@ -153,23 +178,10 @@ def gateway_config(case: Case, listeners: Listeners, engines: list[Engine], jour
     }
 
 
-async def _asked(engines: list[Engine]) -> tuple[list[_State], list[_Lag]]:
-    states, lags = [], []
+async def _asked(engines: list[Engine]) -> list[_State]:
+    states = []
     async with aiohttp.ClientSession(raise_for_status=True) as session:
         for engine in engines:
             async with session.get(f"{engine.control}/state") as answer:
                 states.append(msgspec.json.decode(await answer.read(), type=_State))
-            async with session.get(f"{engine.control}/lag") as answer:
-                lags.append(msgspec.json.decode(await answer.read(), type=_Lag))
-    return states, lags
-
-
-def _faults(case: Case, samples: list[Sample], lags: list[_Lag]) -> Iterator[tuple[str, str]]:
-    least_ms = min(case.scenario.goal(tenant, "").ttft.base_ms for tenant in set(case.tenants))
-    limit_ms = min(SEND_LAG_MS, SEND_LAG_SHARE * least_ms)
-    late_ms = quantile((one.lag_ms for one in samples), 0.99).value or 0.0
-    if late_ms > limit_ms:
-        yield "V1", f"requests went out late: p99 {late_ms:.1f} ms, limit {limit_ms:g}"
-    emit_ms = max(lag.p99_ms for lag in lags)
-    if emit_ms > EMIT_LAG_MS:
-        yield "V9", f"engines gave tokens out late: p99 {emit_ms:.1f} ms, limit {EMIT_LAG_MS:g}"
+    return states

@@ -24,6 +24,6 @@ class Came:
         return sorted((self.sent.get(name, 0) / total for name in endpoints), reverse=True)
 
 
-def output_tokens(samples: list[Sample]) -> int:
+def output_tokens(samples: Sequence[Sample]) -> int:
     """Of the answers that count; those whose client leaves as planned do not."""
     return sum(one.tokens for one in samples if counts(one) and one.outcome is Outcome.OK)

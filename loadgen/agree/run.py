@@ -31,7 +31,7 @@ class AgreeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says. `seconds` of the window and `rate` None: as loadgen.md 10 has them. `allow`: limits that live runs
     may break, by their number there. `saturated`: with the tolerances for such a load. `out` None: files of a run stay in /tmp."""
 
-    scenarios: tuple[str, ...] = ("smoke", "mixed-lengths")
+    scenarios: tuple[str, ...] = ("smoke", "mixed-lengths", "spike")
     runs: int = 3
     seconds: float | None = None
     rate: float | None = None
@@ -90,7 +90,8 @@ class _Command:
         net_s = await self._net_s(case)
         expected = nearby(case, net_s)
         runs = [await self._valid(case, f"run {number + 1}") for number in range(self._options.runs)]
-        rows = [compare.net(net_s), *compare.rows(case, expected, runs, self._options.saturated)]
+        saturated = self._options.saturated or case.scenario.name in cases.SATURATED
+        rows = [compare.net(net_s), *compare.rows(case, expected, runs, saturated)]
         page = Console(width=WIDTH)
         page.print(table(case.scenario.name, rows))
         page.print(note([one.report for one in (*expected, *(one.came for one in runs))]), highlight=False)
