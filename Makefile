@@ -58,7 +58,7 @@ sim: $(READY) ## The core beside four baselines on mixed lengths, in virtual tim
 experiments: $(READY) ## What the core claims, in the simulator; an hour on two idle cores. ARGS="E1 E3 --seeds 3" for less.
 	$(BIN)/python -m loadgen.experiments $(ARGS)
 
-agree: $(READY) ## Do live and simulated runs agree? 10 minutes on an idle machine. ARGS="--scenario smoke --runs 1" for less.
+agree: $(READY) ## Do live and simulated runs agree? 20 minutes on an idle machine. ARGS="--scenario smoke --runs 1" for less.
 	$(BIN)/python -m loadgen.agree $(ARGS)
 
 # Built from a copy: what is compiled must never lie beside the sources, where it would hide changes to them.
