@@ -1,7 +1,8 @@
 """requests.jsonl: one line for each request, written when it ends, and enough to make every report again.
 
 Times are seconds since the start of the run, to the microsecond. `gaps_us` are the pauses between reads that carried
-tokens; `read_tokens` how many token-bearing events each read had (absent: one each). No text and no key.
+tokens; `read_tokens` how many token-bearing events each read had (absent: one each); `earlier` the tries before the
+last one, where the client tried again. No text and no key.
 """
 
 import math
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadgen.report.record import Outcome, Sample, Slo
+from loadgen.report.record import Outcome, Sample, Slo, Try
 
 MEASURED, WARMUP, TAIL = "measure", "warmup", "tail"
 NAME = "requests.jsonl"
@@ -63,6 +64,7 @@ class Row(msgspec.Struct, kw_only=True):
     missed: tuple[str, ...]
     gaps_us: list[int] = []
     read_tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
+    earlier: tuple[Try, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 _decoder = msgspec.json.Decoder(Row)
@@ -120,6 +122,7 @@ def row(sample: Sample, slo: Slo, window_end_s: float = math.inf) -> Row:
         missed=missed,
         gaps_us=[later - earlier for earlier, later in pairwise(stamps)],
         read_tokens=list(sample.read_tokens) if any(one != 1 for one in sample.read_tokens) else msgspec.UNSET,
+        earlier=sample.earlier or msgspec.UNSET,
     )
 
 
@@ -146,7 +149,8 @@ def sample(row: Row) -> Sample:
         content_s=row.t_content or 0.0,
         end_s=row.t_end or 0.0,
         reads=reads,
-        read_tokens=array("i", [1] * len(reads) if row.read_tokens is msgspec.UNSET else row.read_tokens),
+        read_tokens=() if row.read_tokens is msgspec.UNSET else array("i", row.read_tokens),
+        earlier=() if row.earlier is msgspec.UNSET else row.earlier,
         token_events=row.token_events,
         outcome=row.outcome,
         status=row.status,

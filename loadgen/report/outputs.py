@@ -52,7 +52,8 @@ def _requests(run: Run) -> Iterator[dict[str, object]]:
     for sample in run.samples:
         plain: dict[str, object] = msgspec.to_builtins(row(sample, slo_of(sample), run.basis.window_end_s))
         gaps = plain.pop("gaps_us")
-        plain.pop("read_tokens", None)
+        for nested in ("read_tokens", "earlier"):
+            plain.pop(nested, None)
         yield plain | {"missed": " ".join(plain["missed"]), "pauses": len(gaps)}  # type: ignore[arg-type]
 
 

@@ -44,7 +44,6 @@ def sample(
         "content_s": reads[0],
         "end_s": reads[-1],
         "reads": reads,
-        "read_tokens": array("i", [1] * len(reads)),
         "token_events": len(reads),
         "output_tokens": len(reads),
         "prompt_tokens": 100,
@@ -54,7 +53,6 @@ def sample(
     if outcome is not Outcome.OK:
         values |= {
             "reads": array("d"),
-            "read_tokens": array("i"),
             "token_events": 0,
             "output_tokens": None,
             "byte_s": 0.0,

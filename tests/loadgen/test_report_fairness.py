@@ -49,7 +49,6 @@ def served(tenant: str, number: int, first: float, tokens: int, prompt: int = 10
         t=t,
         tenant=tenant,
         reads=reads,
-        read_tokens=array("i", [1] * tokens),
         output_tokens=tokens,
         end_s=first,
         prompt_tokens=prompt,

@@ -19,7 +19,7 @@ from loadgen.report.folder import Ending, Scrape, read_run
 from loadgen.report.lines import line, samples
 from loadgen.report.making import make
 from loadgen.report.outputs import NO_PAGE, rebuild, write_all
-from loadgen.report.record import Outcome, Sample
+from loadgen.report.record import Outcome, Sample, Try
 from tests.loadgen.reported import STD, broken, planned, reported, sample, trusted, written
 
 
@@ -45,7 +45,8 @@ def load(count: int = 600, seed: int = 1) -> list[Sample]:
 def test_a_line_read_back_is_the_request(tmp_path: Path) -> None:
     rich = sample(
         5, t=12.345678, sent_s=12.346, head_s=12.4, byte_s=12.41, content_s=12.5, first_s=0.1, gaps_s=(0.1, 0.000123),
-        read_tokens=array("i", [2, 1, 3]), token_events=6, output_tokens=6, session="s/1", turn=2, tries=3, worker=1,
+        read_tokens=array("i", [2, 1, 3]), token_events=6, output_tokens=6, session="s/1", turn=2, tries=2, worker=1,
+        earlier=(Try(sent_s=12.346, end_s=12.35, status=503, outcome=Outcome.REJECTED_CAPACITY, reason="overloaded"),),
         pool="short", endpoint="e0", attempts=2, queued_s=0.0125, cached_tokens=64, ideal_tokens=80, request_id="r", leaves=True,
     )  # fmt: skip
     cases = [

@@ -154,7 +154,7 @@ def test_a_metric_that_no_good_answer_has_is_not_endless() -> None:
 
 
 def test_a_complete_answer_without_a_token_never_had_a_first_one() -> None:
-    empty = sample(1, reads=array("d"), read_tokens=array("i"), output_tokens=0)
+    empty = sample(1, reads=array("d"), output_tokens=0)
     made = of(*[sample(n) for n in range(2, 11)], empty).times["ttft"]
     assert (made.completed.count, made.adjusted and made.adjusted.max_ms) == (9, math.inf)
 
