@@ -28,25 +28,11 @@ from gateway.reload import Live, Reloader
 from gateway.replica import Line, Replica, replicas
 from gateway.roster import Roster
 from gateway.services import Services
-from gateway.telemetry import families, snapshot
+from gateway.telemetry import families, live, snapshot
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import sample_lag
-from gateway.telemetry.live import (
-    watch_callers,
-    watch_endpoints,
-    watch_engines,
-    watch_feeds,
-    watch_flows,
-    watch_logs,
-    watch_probes,
-    watch_quotas,
-    watch_readiness,
-    watch_reloads,
-    watch_store,
-    watch_upstream,
-)
 from gateway.telemetry.metrics import Metrics
-from gateway.tenants import Tenants, Throttle
+from gateway.tenants import KeyView, Tenants, Throttle, listing
 from gateway.usage import Sums
 from policies.core import Core
 from policies.decisions import Reason
@@ -113,10 +99,10 @@ class Gateway:
         self._server = Server(self._shared)
         self._access = Access(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
         self._tls = config.listen.tls.context() if config.listen.tls is not None else None
-        live = Live(
+        parts = Live(
             services=self._services, shared=self._shared, roster=self._roster, access=self._access, tls=self._tls
         )
-        self._reloader = Reloader(self._loaded, self._began, live)
+        self._reloader = Reloader(self._loaded, self._began, parts)
         self.block_key = blocking.Blocking(self._services, self._syncer).block
         self._watch()
 
@@ -299,6 +285,10 @@ class Gateway:
         """What limits tenants, and how far it is used."""
         return self._core.metering
 
+    def keys(self) -> Iterator[KeyView]:
+        """Every key, and when it was last used."""
+        return listing(self._reloader.current.config, self._services.tenants)
+
     def explain(self, request_id: str) -> Mapping[str, object] | None:
         """What became of a request."""
         return self._explain.find(request_id)
@@ -321,24 +311,24 @@ class Gateway:
 
     def _watch(self) -> None:
         metrics, services = self._metrics, self._services
-        watch_reloads(metrics, self._reloader, lambda: self._reloader.current.checksum)
-        watch_callers(metrics, services.tenants)
-        watch_flows(metrics, self._core.flows)
-        watch_endpoints(metrics, self._core.endpoints)
-        watch_probes(metrics, self._roster.standings)
-        watch_engines(metrics, self._roster.reports)
-        watch_feeds(metrics, self._roster.feeds)
-        watch_store(metrics, self._syncer, self._core.metering.leasing)
-        watch_quotas(metrics, Sums(self._core.metering, metrics.tenant_label).of)
+        live.watch_reloads(metrics, self._reloader, lambda: self._reloader.current.checksum)
+        live.watch_callers(metrics, services.tenants)
+        live.watch_flows(metrics, self._core.flows)
+        live.watch_endpoints(metrics, self._core.endpoints)
+        live.watch_probes(metrics, self._roster.standings)
+        live.watch_engines(metrics, self._roster.reports)
+        live.watch_feeds(metrics, self._roster.feeds)
+        live.watch_store(metrics, self._syncer, self._core.metering.leasing)
+        live.watch_quotas(metrics, Sums(self._core.metering, metrics.tenant_label).of)
         # In flight is whatever was received, has not ended and is not queued: C1 then holds at every instant, also in
         # the turn of the loop between the core's decision about a request and the end of its task.
         metrics.watch_value(families.REQUESTS_QUEUED, lambda: self._core.totals().queued)
         metrics.watch_value(families.REQUESTS_INFLIGHT, lambda: len(services.runs) - self._core.totals().queued)
         metrics.watch_value(families.ATTEMPTS_OPEN, metrics.attempts_open)
         metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._shared.connections))
-        watch_upstream(metrics, self._backends.counts)
-        watch_readiness(metrics, lambda: services.ready)
-        watch_logs(metrics, {"access": self._lines, "events": self._notes})
+        live.watch_upstream(metrics, self._backends.counts)
+        live.watch_readiness(metrics, lambda: services.ready)
+        live.watch_logs(metrics, {"access": self._lines, "events": self._notes})
         metrics.watch_value(families.JOURNAL_DROPPED, lambda: self._recorder.dropped if self._recorder else 0)
         metrics.watch_value(families.TASKS, tasks.running)
 

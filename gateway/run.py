@@ -124,7 +124,7 @@ class Run(Request):
             self.strips_usage = True
         received_s = exchange.received_s
         self.deadline_s = deadline_s = received_s + wishes.total_s
-        self._arrived_s = arrived_s = monotonic()
+        self._arrived_s = arrived_s = self.services.tenants.used_s[self.caller.key] = monotonic()
         record.read_ms = ms(arrived_s - received_s)
         self.count()
         counted = self.services.dispatcher.core.metering.counts_tokens

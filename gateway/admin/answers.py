@@ -1,6 +1,7 @@
 """The JSON bodies of the admin listener, described with examples in docs/admin-api.md. Fields are only ever added."""
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from gateway.admin.operations import Configured, Operations, Reloaded
 from gateway.config import ConfigError
 from gateway.config.effective import effective
 from gateway.endpoints.scrape import Report
+from gateway.tenants import KeyView
 from policies.state.views import EndpointView, FlowView
 
 TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
@@ -100,6 +102,22 @@ def config(configured: Configured) -> dict[str, Any]:
         "loaded_at": _moment(configured.loaded_s),
         "last_failure": failure and {"at": _moment(failure.at_s), "errors": [_error(one) for one in failure.errors]},
         "config": effective(configured.config),
+    }
+
+
+def keys(views: Iterable[KeyView]) -> dict[str, Any]:
+    """Every key and when it was last used; neither it nor its hash."""
+    return {"keys": [_key(view) for view in views]}
+
+
+def _key(view: KeyView) -> dict[str, str | None]:
+    return {
+        "id": view.id,
+        "tenant": view.tenant,
+        "name": view.name,
+        "state": view.state,
+        "expires": None if view.expires_s is None else _moment(view.expires_s),
+        "last_use": None if view.last_use_s is None else _moment(view.last_use_s),
     }
 
 

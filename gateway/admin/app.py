@@ -46,6 +46,7 @@ def make_app(operations: Operations, access: Access, *, version: str = "", summe
     app.router.add_get("/admin/v1/config", _guarded("read", _config))
     app.router.add_post("/admin/v1/reload", _guarded("operate", _reload))
     app.router.add_get("/admin/v1/tenants/{tenant}/usage", _guarded("read", _usage))
+    app.router.add_get("/admin/v1/keys", _guarded("read", _keys))
     app.router.add_post("/admin/v1/keys/{key}/block", _guarded("operate", _block))
     app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
     return app
@@ -128,6 +129,12 @@ async def _usage(request: web.Request) -> web.Response:
     if metering.mode_of(tenant) is None:
         return answers.error_answer(404, "unknown_tenant", "There is no such tenant.")
     return answers.json_answer(usage.of_tenant(metering, tenant))
+
+
+async def _keys(request: web.Request) -> web.Response:
+    operations = request.app[OPERATIONS]
+    # In a thread: there may be ten thousand.
+    return answers.json_answer(await asyncio.to_thread(lambda: answers.keys(operations.keys())))
 
 
 async def _block(request: web.Request) -> web.Response:

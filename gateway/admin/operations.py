@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from gateway.config import Config, ConfigError
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
+from gateway.tenants import KeyView
 from policies.metering import Metering
 from policies.state.views import EndpointView, FlowView, Totals
 
@@ -78,6 +79,10 @@ class Operations(Protocol):
 
     def metering(self) -> Metering:
         """What limits tenants, and how far it is used."""
+        ...
+
+    def keys(self) -> Iterator[KeyView]:
+        """Every key of the configuration in force."""
         ...
 
     def block_key(self, key: str) -> bool:

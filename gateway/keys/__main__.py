@@ -65,13 +65,21 @@ def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only the keys of this tenant.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Print every key: tenant, id, state, when it was made and when it ends. No hashes."""
+    """Print every key: tenant, id, state, when it was made and when it ends. No hashes.
+
+    Where the gateway runs here and answers (its admin token: FOREBAY_ADMIN_TOKEN), also when each was last used.
+    """
     import json
+
+    from gateway.keys.tell import last_uses
 
     with _store(config) as store:
         if tenant:
             store.file_of(tenant)
         rows = [_row(found) for found in store.keys().values() if tenant in (None, found.tenant.id)]
+        used = last_uses(store.admin(), os.environ.get("FOREBAY_ADMIN_TOKEN", ""))
+        if used is not None:
+            rows = [{**row, "last_use": used.get(row["id"] or "")} for row in rows]
         if as_json:
             typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         else:
@@ -160,7 +168,8 @@ def _row(found: "Found") -> dict[str, str | None]:
 
 
 def _table(rows: list[dict[str, str | None]]) -> str:
-    names = ("tenant", "id", "state", "created", "expires", "name")
+    used = ("last_use",) if any("last_use" in row for row in rows) else ()
+    names = ("tenant", "id", "state", "created", "expires", *used, "name")
     lines = [names, *(tuple(row[name] or "-" for name in names) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
     cells = ((f"{text:{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)

@@ -2,8 +2,10 @@
 
 import http.client
 import ipaddress
+import json
 
 ANSWER_S = 10.0
+LOOK_S = 2.0  # for what is only nice to know
 
 
 def tell_to_block(admin: tuple[str, int], key: str, token: str) -> str:
@@ -21,6 +23,23 @@ def tell_to_block(admin: tuple[str, int], key: str, token: str) -> str:
     if status == 401 and not token:
         return "it asks for a token: set FOREBAY_ADMIN_TOKEN"
     return "" if status == 204 else f"it answered {status}"
+
+
+def last_uses(admin: tuple[str, int], token: str) -> dict[str, str | None] | None:
+    """When each key was last used, by its id, as a running gateway tells; None where none does."""
+    host, port = admin
+    connection = http.client.HTTPConnection(_reachable(host), port, timeout=LOOK_S)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.request("GET", "/admin/v1/keys", headers=headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            return None
+        return {each["id"]: each["last_use"] for each in json.loads(answer.read())["keys"]}
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None  # something else may have the port
+    finally:
+        connection.close()
 
 
 def _reachable(host: str) -> str:

@@ -2,6 +2,7 @@
 
 from gateway.tenants.book import Book, make_book
 from gateway.tenants.identify import Tenants
+from gateway.tenants.listing import KeyView, listing
 from gateway.tenants.throttle import Throttle
 
-__all__ = ["Book", "Tenants", "Throttle", "make_book"]
+__all__ = ["Book", "KeyView", "Tenants", "Throttle", "listing", "make_book"]

@@ -29,6 +29,7 @@ class Tenants:
         self.failures = dict.fromkeys(CAUSES, 0)
         self.clamped: dict[tuple[str, str], int] = {}  # classes asked for and given
         self.unknown_classes = 0
+        self.used_s: dict[str, float] = {}  # when the last request of a key came, on the monotonic clock
         self._throttle = throttle
         self._blocked: set[str] = set()  # by an operator, whatever the files say
 
@@ -41,6 +42,10 @@ class Tenants:
         self._blocked.update(keys)
         before, self.book = self.book, self.book.without(self._blocked)
         return self.book is not before
+
+    def blocked(self) -> frozenset[str]:
+        """What an operator has blocked, whatever the files say."""
+        return frozenset(self._blocked)
 
     def knows(self, key: str) -> bool:
         """Whether there is such a key, or was when it was blocked."""

@@ -56,6 +56,11 @@ def usage(bodies: Sequence[Body]) -> dict[str, Any]:
     }
 
 
+def keys(bodies: Sequence[Body]) -> dict[str, Any]:
+    """A key was last used when any of them last saw it."""
+    return {"keys": _by(["id"], bodies, "keys", _key)}
+
+
 _COUNTED = ("held", "reserved", "extra", "refunded", "settled", "written_off")
 _PHASES = ("serving", "starting", "draining")
 
@@ -69,6 +74,10 @@ def _by(
         for entry in body[what]:
             groups.setdefault(tuple(entry.get(key) for key in keys), []).append(entry)
     return [join(group) for group in groups.values()]
+
+
+def _key(entries: list[Body]) -> dict[str, Any]:
+    return {**entries[0], "last_use": max((entry["last_use"] for entry in entries if entry["last_use"]), default=None)}
 
 
 def _added(entries: Iterable[Body]) -> dict[str, Any]:

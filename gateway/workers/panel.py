@@ -54,6 +54,7 @@ class Panel:
         app.router.add_get("/admin/v1/explain/{request_id}", self._explain)
         app.router.add_get("/admin/v1/config", self._config)
         app.router.add_get("/admin/v1/tenants/{tenant}/usage", self._usage)
+        app.router.add_get("/admin/v1/keys", self._keys)
         app.router.add_post("/admin/v1/reload", self._reload)
         app.router.add_post("/admin/v1/keys/{key}/block", self._block)
         app.router.add_post("/admin/v1/drain", self._drain)
@@ -95,6 +96,9 @@ class Panel:
 
     async def _usage(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.usage)
+
+    async def _keys(self, request: web.Request) -> web.Response:
+        return await self._merged(request, merge.keys)
 
     async def _config(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.config)
