@@ -23,7 +23,7 @@ def message(*, stream: bool = False, text: str = "x", extra: Sequence[tuple[str,
     return wire.request(CHAT, wire.request_body("chat", text, stream=stream), extra=extra)
 
 
-async def ask(one: Served, seconds: float = 3.0, **more: Any) -> Response:
+async def ask(one: Served, seconds: float = 6.0, **more: Any) -> Response:
     """The whole answer to one request, in time."""
     return await within(seconds, exchange(one.port, message(**more), timeout_s=60), "an answer")
 
@@ -302,3 +302,20 @@ async def tenant_labels(directory: Path) -> None:
         told = (await one.get("/metrics", admin=True)).body
         assert b'tenant="t1"' in told and b'tenant="other"' in told
         assert b'tenant="t2"' not in told
+
+
+@holds("endpoints[].kv_events_ranks")
+async def kv_events_ranks(directory: Path) -> None:
+    """The second rank publishes one port above the first: somebody comes there to listen."""
+    came = asyncio.Event()
+
+    async def met(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        writer.close()
+
+    second = await asyncio.start_server(met, "127.0.0.1", 0)
+    async with second:
+        port = second.sockets[0].getsockname()[1]
+        feed = {"kv_events": f"tcp://127.0.0.1:{port - 1}", "kv_events_ranks": 2}
+        async with served(directory, endpoint=feed):
+            await within(3, came.wait(), "the second rank is listened to")
