@@ -145,6 +145,19 @@ class Assessing:
         up = ticket.pool.up or list(self._books.loads.values())
         ordering.place(ticket, self._current.ordering, up[0])
 
+    def move_on(self) -> None:
+        """Who waits in a pool that has no engine any more goes to one of its model that has."""
+        books = self._books
+        for ticket in [each for queue in books.pools.values() if not queue.up for each in queue.waiting()]:
+            others = books.closed.get(ticket.request.tenant, books.models).get(ticket.request.model, ())
+            if books.belongs(ticket) and any(other.up for other in others):
+                books.dequeue(ticket)
+                ticket.pool = pool.choose(others, ticket, self.lengths)
+                ticket.long = 0 < ticket.pool.long_from < ticket.weight
+                ticket.share = ticket.pool.shares[ticket.band.name]
+                self.stand_in_line(ticket)
+                books.enqueue(ticket)
+
     def reestimate(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Its answer is longer than was thought: reserve what one that has become so long may still become."""
         generated = int((now - attempt.sent_s) / attempt.load.endpoint.decode_s)

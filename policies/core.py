@@ -135,6 +135,7 @@ class Core(Seen):
                 self._assessing.lengths.restore(event.state)
             case _:
                 return
+        self._assessing.move_on()
         for ticket in self._books.stranded():
             out.append(self._placing.drop(ticket, Reason.PARTITION_UNAVAILABLE, now))
         self._placing.touch_all()

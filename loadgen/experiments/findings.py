@@ -11,6 +11,9 @@ on long-chat they do, and there the core gains most.""",
     "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile, where one full step of an engine takes
 161 ms. The engines' long-prefill cap, on in every arm, does already what a lane does: a long prompt cannot own a step. And B8 counts
 exactly what no router outside can see.""",
+    "E4": """B8 counts exactly, and of four engines one is nearly always without a long prompt: its short ones wait 621 ms at the 99th percentile, not the
+seconds behind a router that counts requests. 2.5 times less would be 250 ms, and one full step takes 161 ms. At B8's highest rate seeds differ
+by more (0.42 x to 1.68 x) than the arms do.""",
     "E6": """Order acts on who waits in the gateway, and at this rate nobody waits for 4 s: nearly all that is late by one order is late by the other. The
 plan's own sketch had put order between -0.6 and +3 points.""",
     "E8": """long-chat: no arm that knows better finds more than 76 %. The four caches, 534,000 tokens each, turn over in a few minutes, and the next

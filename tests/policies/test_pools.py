@@ -60,6 +60,27 @@ def test_a_pool_without_endpoints_is_chosen_by_nobody() -> None:
     assert made.arrive("b", 4.0, tokens=9000) == ["b>x"]  # nobody else is there
 
 
+def test_who_waits_in_a_pool_that_loses_its_engines_goes_to_another_of_its_model() -> None:
+    made = world(seqs=1)
+    assert [made.arrive(name) for name in "ab"] == [["a>x"], []]
+    assert made.arrive("c", tokens=9000) == ["c>y"]
+    assert made.arrive("d", tokens=9000) == []
+    made.down("x", 1.0)
+    assert made.finish("c", 2.0) == ["b>y"], "it came before d, and is shorter"
+    assert made.finish("b", 3.0) == ["d>y"]
+    made.finish("a", 3.5)
+    made.up(endpoint("x", pools=("short",), seqs=1), 4.0)
+    assert made.arrive("e", 5.0) == ["e>x"]
+
+
+def test_who_waits_for_nobody_goes_to_the_first_pool_of_its_model_that_has_an_engine_again() -> None:
+    made = world(seqs=1)
+    assert [made.arrive(name) for name in "ab"] == [["a>x"], []]
+    made.down("y", 1.0)
+    made.down("x", 1.0)
+    assert made.up(endpoint("y", pools=("long",), seqs=1), 2.0) == ["b>y"]
+
+
 def test_pools_with_one_bound_are_one_under_the_name_of_the_first() -> None:
     made = World(
         endpoint("x", pools=("a",), seqs=1),
