@@ -175,7 +175,8 @@ def sim(  # noqa: PLR0913  # one parameter per flag
         Path | None, typer.Option(help="Faults of the engines, one per line, in seconds of the run.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Audit the core after each event (slow).")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Leave a folder of each run here, with report.html.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All arms as JSON.")] = False,
     change: Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value, config.… or fleet.…")] = None,
     schedule: Annotated[Path | None, typer.Option(help="A saved schedule instead of the scenario's.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Trace file of the scenario, or the folder it is in.")] = None,
@@ -206,6 +207,7 @@ def sim(  # noqa: PLR0913  # one parameter per flag
         from_journal=from_journal,
         faults=_fault_lines(faults),
         check=check,
+        out=out,
         json=as_json,
         changes=tuple(change or ()),
         trace=trace,

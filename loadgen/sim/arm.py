@@ -17,6 +17,7 @@ from loadgen.sim.fleet import Fleet, Member
 from loadgen.sim.foresight import KINDS as FORESIGHT
 from loadgen.sim.foresight import foresight
 from loadgen.sim.journal_file import JournalFile
+from loadgen.sim.left import leave
 from loadgen.sim.loop import Floor, Front, Timing
 from loadgen.sim.policy import Policy
 from loadgen.sim.processes import spread
@@ -50,6 +51,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     journal: Path | None = None
     endpoints: tuple[Endpoint, ...] | None = None
+    out: Path | None = None
     faults: tuple[str, ...] = ()
 
 
@@ -74,6 +76,9 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
         _share(member, engine, sent, floor.now)
         for member, engine, sent in zip(members, floor.engines, floor.sent, strict=True)
     ]
+    if arm.out is not None:
+        target = {"router": arm.router, "lengths": arm.lengths, "fleet": msgspec.to_builtins(arm.fleet)}
+        leave(arm.out / f"{arm.router}-{seed}", arm.scenario, schedule, floor.samples, target)
     return Ran(
         report=made,
         pools=tuple(floor.front.pools()) if isinstance(floor.front, ThroughCore) else (),

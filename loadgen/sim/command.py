@@ -52,6 +52,7 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
     from_journal: Path | None = None
     faults: tuple[str, ...] = ()
     check: bool = False
+    out: Path | None = None
     json: bool = False
     changes: tuple[str, ...] = ()
     trace: Path | None = None
@@ -167,6 +168,7 @@ class _Command:
             faults=options.faults,
             check=options.check,
             journal=options.journal,
+            out=options.out,
         )
 
     def _told(self, arm: Arm, ran: Ran) -> None:
@@ -206,6 +208,8 @@ def _check(options: SimOptions) -> None:
         raise ScenarioError("--router: each arm once")
     if options.journal is not None and (options.routers != (CORE,) or options.seeds > 1 or options.find_max_rate):
         raise ScenarioError("--journal: a journal holds one run of the core")
+    if options.out is not None and options.find_max_rate:
+        raise ScenarioError("--out: a search leaves no runs")
     fixed = [
         name for name, path in (("--schedule", options.schedule), ("--from-journal", options.from_journal)) if path
     ]

@@ -16,7 +16,7 @@ from loadgen.scenario import Scenario
 from loadgen.sim.arm import Ran
 from loadgen.sim.search import CLOSE, CONFIRMED_BY, Found
 
-SCHEMA = "forebay.report/1"
+SCHEMA = "forebay.arms/1"  # several arms side by side; `--out` leaves the report of each run
 LEAST_WIDTH = 120  # of the tables; a narrower terminal wraps
 _PLAIN_WIDTH = 140  # without a terminal
 

@@ -10,6 +10,7 @@ from loadgen.report import document
 from loadgen.report import folder as files
 from loadgen.report.document import Report, Rule, State, Validity
 from loadgen.report.folder import Basis, Ending, Goal, Health, Run, read_run
+from loadgen.report.lines import NAME as REQUESTS
 from loadgen.report.lines import line
 from loadgen.report.making import make
 from loadgen.report.record import Outcome, Sample, Slo, TtftLimit
@@ -107,7 +108,7 @@ def written(
         "environment": {"python": "3"},
     }
     files.begin(folder, Basis(**(values | basis)))  # type: ignore[arg-type]
-    (folder / files.REQUESTS).write_bytes(b"".join(line(one, slo, window_s[1]) for one in samples))
+    (folder / REQUESTS).write_bytes(b"".join(line(one, slo, window_s[1]) for one in samples))
     health = [
         Health(t_s=float(second), worker=0, loop_lag_ms=(0.2,), cpu=0.1, loop_lag_p99_ms=0.3) for second in range(80)
     ]

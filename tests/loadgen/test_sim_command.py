@@ -8,6 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from loadgen.__main__ import sim
+from loadgen.report import document
+from loadgen.report.compare_command import CompareOptions, compare_command
 from loadgen.schedule import build
 from loadgen.sim import inputs
 from loadgen.sim.policy import PolicyError, policy
@@ -48,10 +50,27 @@ def test_json_is_the_same_each_time_but_for_its_run_block(small: str) -> None:
         told.append(json.loads(out))
     ran = [one.pop("run") for one in told]
     assert told[0] == told[1]
-    assert told[0]["schema"] == "forebay.report/1"
+    assert told[0]["schema"] == "forebay.arms/1"
     assert [one["seed"] for one in told[0]["arms"]["core"]["runs"]] == [3, 4]
     assert {cell["class"] for cell in told[0]["arms"]["core"]["cells"]} == {"short", "long"}
     assert len(ran[0]["each"]) == 2
+
+
+def test_runs_are_left_as_live_ones_are_and_can_be_compared(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.report.outputs.find_spec", lambda name: None)  # a page takes seconds to draw
+    argv = (small, "--router", "core,round_robin", "--quiet", "--json", "--out", str(tmp_path / "runs"))
+    arms = json.loads(called(*argv)[1])["arms"]
+    for name in ("core", "round_robin"):
+        report = document.read(tmp_path / "runs" / f"{name}-3" / "report.json")
+        (simulated,) = arms[name]["runs"]
+        for figure in ("offered", "ok", "good", "attainment", "output_tokens_per_s", "ttft_p50_ms", "stall_p99_ms"):
+            assert getattr(report.totals, figure) == pytest.approx(simulated["totals"][figure], abs=1e-3)
+        assert report.schedule == simulated["schedule"] and report.validity.valid
+    folders = (tmp_path / "runs" / "core-3", tmp_path / "runs" / "round_robin-3")
+    assert compare_command(CompareOptions(files=folders, metrics=("attainment",))) in (0, 1)
+    assert "compared in pairs" in capsys.readouterr().out
 
 
 def test_a_missed_target_and_a_run_too_small_have_their_exit_codes(small: str) -> None:
