@@ -45,6 +45,7 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 1
     rate: float | None = None
     scale: float | None = None
+    scale_tenants: tuple[str, ...] = ()
     find_max_rate: bool = False
     start: float = 0.25
     probe_s: float = 120.0
@@ -196,7 +197,7 @@ def _given(options: SimOptions) -> Inputs:
 def _offered(options: SimOptions, scenario: Scenario) -> Scenario:
     if options.trace is not None:
         scenario = scenario.with_trace(options.trace)
-    return scaled(scenario, rate=options.rate, scale=options.scale)
+    return scaled(scenario, rate=options.rate, scale=options.scale, tenants=options.scale_tenants)
 
 
 def _check(options: SimOptions) -> None:
@@ -213,7 +214,8 @@ def _check(options: SimOptions) -> None:
     fixed = [
         name for name, path in (("--schedule", options.schedule), ("--from-journal", options.from_journal)) if path
     ]
-    if len(fixed) > 1 or (fixed and (options.rate or options.scale or options.seeds > 1 or options.find_max_rate)):
+    drawn = options.rate or options.scale or options.scale_tenants or options.seeds > 1 or options.find_max_rate
+    if len(fixed) > 1 or (fixed and drawn):
         raise ScenarioError(
             f"{fixed[0]}: the requests are given; no other source, rate or number of seeds goes with it"
         )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,9 @@ from loadgen.scenario import Scenario, ScenarioError, Tenant, about, load, names
 from loadgen.schedule import build
 from loadgen.workload.arrivals import Sessions
 from loadgen.workload.recipes import ToolResults
+from loadgen.workload.summary import quantile
 from loadgen.workload.trace import Trace
+from tests.kit.shared import trace_file
 
 GOOD = """
 version: 1
@@ -187,3 +190,25 @@ def test_caps_say_what_clients_send_and_the_telling_ones_are_known() -> None:
 def test_each_scenario_says_what_it_is_in_a_sentence(name: str) -> None:
     said = about(name)
     assert 20 < len(said) < 200 and said[0].isupper() and said[-1] in ".?"
+
+
+def table() -> dict[str, list[str]]:
+    """The rows of the standard scenarios in the documentation, by name."""
+    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page[: page.index("## Fields")], re.MULTILINE)
+    return {name: rest.split(" | ") for name, rest in rows}
+
+
+@pytest.mark.parametrize("name", sorted(table()))
+def test_the_documentation_has_the_figures_of_each_scenario(name: str) -> None:
+    if name == "conversation-ttl":
+        one = standard(name).with_trace(trace_file("mooncake_conversation"))
+    else:
+        one = standard(name)
+    summary = build(one, one.seed).summary()
+    prompt, answer = (f"{quantile(of, 0.5):,} / {quantile(of, 0.99):,}" for of in (summary.inputs, summary.outputs))
+    share = summary.totals().ideal_share
+    _, rate, *figures = table()[name]
+    assert figures == [prompt, answer, f"{share * 100:.0f} %" if share else "-"]
+    told = [float(number) for number in re.findall(r"[\d.]+", rate)]
+    assert one.closed or len(told) > 1 or told[0] == pytest.approx(one.rate, rel=0.05)

@@ -1,12 +1,15 @@
 """Conversations and generated prompts: what is said again, what is shared, and who waits for whom."""
 
 import itertools
+import math
 from collections import Counter
 
 import pytest
 
+from loadgen.report.record import Outcome
 from loadgen.scenario import Scenario, load, standard
 from loadgen.schedule import Planned, build
+from tests.loadgen.simulations import arm, run_to_the_first
 
 SLO = "slo: {ttft: {base_ms: 400}, tpot_ms: 100, stall_ms: 400}"
 
@@ -207,6 +210,23 @@ def test_each_user_of_a_closed_loop_waits_for_the_answer_and_thinks() -> None:
     assert {row.session for row in requests} == {""}, "each question stands for itself"
     assert len({row.blocks[-1] for row in requests}) == len(requests)
     assert one.closed and one.rate == pytest.approx(9 / 4, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_no_more_requests_than_users_are_ever_open(seed: int) -> None:
+    one = closed(45, "{kind: uniform, min: 0, max: 1}")
+    plan = build(one, seed)
+    samples = run_to_the_first(arm(plan=one), plan)[1]
+    assert len(samples) > 200
+    ends = {sample.id: sample.end_s if sample.outcome is Outcome.OK else math.inf for sample in samples}
+    turns = sorted([(sample.sched_s, 1) for sample in samples] + [(end_s, -1) for end_s in ends.values()])
+    depth = list(itertools.accumulate(change for _, change in turns))
+    assert 10 < max(depth) <= 45 and min(depth) >= 0
+    by_user = {row.id: row.blocks[-1].namespace for row in plan.requests}
+    last: dict[str, float] = {}
+    for sample in sorted(samples, key=lambda one: one.sched_s):
+        assert sample.sched_s > last.get(by_user[sample.id], -1)
+        last[by_user[sample.id]] = ends[sample.id]
 
 
 def test_a_user_more_changes_nothing_for_the_others() -> None:

@@ -138,6 +138,7 @@ def test_the_search_finds_a_rate_that_passes(small: str) -> None:
         (["--set", "slo.zap=3"], "zap"),
         (["--set", "tenants.nobody.weight=3"], "there is no nobody"),
         (["--set", "slo"], "expected a.b.c=value"),
+        (["--scale-tenant", "nobody=2"], "no tenant is called nobody"),
         (["--set", "fleet.engines.e.flags.zap=1"], "zap"),
         (["--set", "config.admission.ordering=lifo"], "'lifo' is not one of by_length, edf, fcfs"),
         (["--set", "config.classes.batch.rank=0"], "two with the same rank"),
