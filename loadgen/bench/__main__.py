@@ -100,9 +100,17 @@ def run(  # noqa: PLR0913  # one parameter per flag
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that send.", rich_help_panel=CLIENT)] = 1,
     timeout: Annotated[
-        float, typer.Option(help="Of one request, from its intended arrival.", rich_help_panel=CLIENT, **_TIME)
+        float,
+        typer.Option(
+            help="Of one request, from its intended arrival.",
+            show_default="120s",
+            rich_help_panel=CLIENT,
+            **_TIME,
+        ),
     ] = 120.0,
-    connect_timeout: Annotated[float, typer.Option(rich_help_panel=CLIENT, **_TIME)] = 5.0,
+    connect_timeout: Annotated[
+        float, typer.Option(help="Of one connection.", show_default="5s", rich_help_panel=CLIENT, **_TIME)
+    ] = 5.0,
     max_open: Annotated[
         int, typer.Option(min=1, help="Open requests; what meets it is dropped.", rich_help_panel=CLIENT)
     ] = 20_000,

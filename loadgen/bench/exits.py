@@ -1,6 +1,5 @@
-"""Exit codes of `forebay bench` (loadgen.md 1.1), and which of several holds."""
+"""Exit codes of `forebay bench` (loadgen.md 1.1), and the error that carries one."""
 
-from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -16,9 +15,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_FIRST = (Exit.INTERRUPTED, Exit.INTERNAL, Exit.UNREACHABLE, Exit.WRONG, Exit.INVALID, Exit.MISSED)
-
-
 class BenchError(Exception):
     """The command cannot go on; the message says why and what to do."""
 
@@ -26,9 +22,3 @@ class BenchError(Exception):
         """`code`: what the command ends with."""
         super().__init__(message)
         self.code = code
-
-
-def first(codes: Iterable[Exit]) -> Exit:
-    """The one that matters most; MET without any."""
-    given = set(codes)
-    return next((code for code in _FIRST if code in given), Exit.MET)

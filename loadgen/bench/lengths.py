@@ -10,7 +10,7 @@ from loadgen.report.record import Outcome
 from loadgen.workload.dialog import marker
 from loadgen.workload.prompts import Block, Prose
 
-SIZES = (48, 128, 256, 512, 1024)  # tokens of the prompts that are measured
+LARGEST, SHARES = 1024, (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  # tokens of the prompts that are measured
 UNNATURAL = 48  # tokens of an answer that nobody gives to a yes-or-no question
 MARKED = (11, 23)
 CLOSE = 0.01  # a tokenizer that takes so nearly a word for a token needs no correction
@@ -53,7 +53,8 @@ async def chosen_control(target: Target, options: dict[str, float]) -> LengthCon
 async def measured_sizes(target: Target, prose: Prose, longest: int, options: dict[str, float]) -> Sizes:
     """Five prompts of known plan, none longer than the longest of the run."""
     told = []
-    for number, size in enumerate(sorted({min(size, max(8, longest)) for size in SIZES})):
+    for number, share in enumerate(SHARES):
+        size = max(8, round(share * min(LARGEST, longest)))
         text = prose.text(Block(namespace="preflight/size", id=number, tokens=size))
         reply = await ask(target, Question(text=text, max_tokens=1), **options)
         if reply.sample.outcome is Outcome.OK and reply.sample.prompt_tokens:

@@ -89,13 +89,13 @@ class _Run:
         self._warnings: list[str] = []
 
     async def run(self) -> tuple[Report, tuple[str, ...]]:
+        for page in self._pages:
+            await page.begin()
         if not (self._folder / files.SCHEDULE).exists():
             self._plan.schedule.write(self._folder / files.SCHEDULE)
         files.begin(self._folder, self._basis)
         if self._prime is not None:
             await self._primed(self._prime)
-        for page in self._pages:
-            await page.begin()
         client = await self._sent()
         files.end(self._folder, self._ending(client))
         return rebuild(self._folder, rules, html=self._course.options.html)

@@ -1,16 +1,21 @@
 """`forebay bench` from end to end, as a process, on simulated engines: files, exit codes, what is said and what is not."""
 
+import asyncio
 import json
+import os
+import pty
 import re
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.kit.engines import Engine
-from tests.kit.processes import Child, free_ports, until
+from tests.kit.processes import ROOT, Child, free_ports, python, until
 from tests.loadgen.benching import BUSY, KEYS, TINY, bench, command, ended, simulated, started
 
 pytestmark = pytest.mark.timeout(120)
@@ -74,6 +79,45 @@ async def test_without_a_terminal_progress_is_plain_lines_and_the_report_is_alon
     assert "\x1b" not in done.out + done.err
     assert "SLO met" in done.out and "finished" not in done.out
     assert "V1, V2" in done.out, "what is allowed is said"
+
+
+@pytest.mark.parametrize("colour", [True, False])
+async def test_on_a_terminal_there_is_a_picture_and_no_color_has_none(
+    engine: Engine, tmp_path: Path, colour: bool
+) -> None:
+    ours, theirs = pty.openpty()
+    environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environ |= {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "COLUMNS": "100", "LINES": "30"}
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    argv = python("-m", "gateway", "bench", "tiny.yaml", "--url", engine.url, "--out", "out", "--no-html", *BUSY)
+    with subprocess.Popen(
+        argv, cwd=tmp_path, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
+        env=environ | ({} if colour else {"NO_COLOR": "1"}),
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown = await asyncio.to_thread(_until_closed, ours)
+        assert process.wait(30) == 0, shown
+    text = shown.decode(errors="replace")
+    assert text.count("measuring") >= 5, "redrawn"
+    assert re.search(r"chat +[0-9]+ +[0-9.]+ +[0-9]+", text) and "send lag p99" in text and "CPU" in text
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", text)) == colour
+    assert "tiny: finished: sent 176" in text
+
+
+def _until_closed(terminal: int) -> bytes:
+    """What is shown there."""
+    shown = b""
+    with os.fdopen(terminal, "rb", buffering=0) as file, suppress(OSError):  # EIO when the other side is closed
+        while data := file.read(65536):
+            shown += data
+    return shown
+
+
+async def test_several_workers_send_what_one_would(engine: Engine, tmp_path: Path) -> None:
+    done = await bench(tmp_path, "--url", engine.url, "--workers", "2")
+    assert done.code == 0, done.err
+    assert {row["worker"] for row in done.requests} == {0, 1} and len(done.requests) == 176
+    assert done.rule("V6")["state"] == done.rule("V7")["state"] == "ok"
 
 
 async def test_quiet_says_nothing_but_the_report(engine: Engine, tmp_path: Path) -> None:

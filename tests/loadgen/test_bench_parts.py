@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.bench import exposition
-from loadgen.bench.exits import BenchError, Exit, first
+from loadgen.bench.exits import BenchError
 from loadgen.bench.folder import folder, kept
 from loadgen.bench.keys import Keys, keys, scrubbed
 from loadgen.bench.lengths import sizes_of
@@ -15,21 +15,6 @@ from loadgen.bench.options import duration, shown
 from loadgen.bench.stop import GRACE_S, Stop
 
 KEY = "fbk-abcdefghijkl-0123456789012345678901234567890123456789012"
-
-
-@pytest.mark.parametrize(
-    ("codes", "code"),
-    [
-        ((), Exit.MET),
-        ((Exit.MET, Exit.MISSED), Exit.MISSED),
-        ((Exit.MISSED, Exit.INVALID), Exit.INVALID),
-        ((Exit.INVALID, Exit.UNREACHABLE), Exit.UNREACHABLE),
-        ((Exit.UNREACHABLE, Exit.INTERNAL), Exit.INTERNAL),
-        ((Exit.INTERNAL, Exit.INTERRUPTED, Exit.MISSED), Exit.INTERRUPTED),
-    ],
-)
-def test_the_worst_exit_code_holds(codes: tuple[Exit, ...], code: Exit) -> None:
-    assert first(codes) is code
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30.0), ("1.5m", 90.0)])

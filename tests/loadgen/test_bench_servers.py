@@ -12,7 +12,7 @@ from tests.kit.engines import Engine
 from tests.kit.gateway import Gateway, config
 from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
 from tests.kit.tenants import secret, tenant
-from tests.loadgen.benching import bench, command
+from tests.loadgen.benching import KEYS, bench, command
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -177,6 +177,32 @@ async def test_an_answer_that_is_cut_is_no_success(tmp_path: Path) -> None:
     assert {row["outcome"] for row in done.requests} == {"truncated"}
 
 
+async def test_a_server_that_repeats_a_key_does_not_get_it_into_the_report(tmp_path: Path) -> None:
+    def gossip(seen: Seen) -> Iterable[Step]:
+        said = {"error": {"message": f"Incorrect API key provided: {seen.header('authorization')}", "code": None}}
+        return [wire.json_answer(said, status=401)]
+
+    done = await seen_by_bench(tmp_path, gossip)
+    assert done.code == 1, done.err
+    assert any("[key]" in end["reason"] for end in done.report["ends"])
+    assert not [key for key in KEYS.values() if key.encode() in done.everything()]
+
+
+async def test_conversations_wait_for_answers_and_say_them_again(tmp_path: Path) -> None:
+    flags = ("--profile", "noop", "--allow-markers", "--enable-prompt-tokens-details")
+    async with Engine(tmp_path, arguments=flags) as engine:
+        done = await bench(tmp_path, "--url", engine.url, "--scrape", engine.url, scenario=TALKS)
+    assert done.code == 0, done.err + done.out
+    assert done.rule("V6")["state"] == "ok" and done.report["totals"]["cached_tokens"] > 1000
+    turns = {}
+    for row in done.requests:
+        turns[row["session"], row["turn"]] = row
+    later = [(row, turns[session, turn - 1]) for (session, turn), row in turns.items() if turn]
+    assert len(later) > 50
+    assert all(row["t_sched"] >= before["t_end"] + 0.05 for row, before in later), "thinking comes after the answer"
+    assert all(row["prompt_tokens"] > before["prompt_tokens"] for row, before in later)
+
+
 async def test_all_tenants_may_have_servers_of_their_own(tmp_path: Path) -> None:
     async with ScriptEngine() as first, ScriptEngine() as second:
         done = await bench(
@@ -209,6 +235,21 @@ async def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
     assert invalid.code == 3, invalid.err
 
 
+TALKS = """
+version: 1
+name: talks
+seed: 7
+warmup: 500ms
+duration: 4s
+slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
+tenants:
+  - name: chat
+    arrivals: {kind: sessions, rate: 12, turns: {kind: fixed, value: 4}, think: {kind: fixed, value: 0.1}}
+    input: {kind: fixed, value: 60}
+    output: {kind: fixed, value: 12}
+    max_tokens: {kind: fixed, value: 64}
+    prompt: {answers: real}
+"""
 STEADY = """
 version: 1
 name: steady
