@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.admin.operations import Configured, Operations, Reloaded
-from gateway.config import ConfigError
+from gateway.config import Config, ConfigError, Tenant
 from gateway.config.effective import effective
 from gateway.endpoints.scrape import Report
 from gateway.tenants import KeyView
@@ -102,6 +102,26 @@ def config(configured: Configured) -> dict[str, Any]:
         "loaded_at": _moment(configured.loaded_s),
         "last_failure": failure and {"at": _moment(failure.at_s), "errors": [_error(one) for one in failure.errors]},
         "config": effective(configured.config),
+    }
+
+
+def tenants(config: Config) -> dict[str, Any]:
+    """Every tenant in a few words."""
+    return {"tenants": [_tenant(tenant) for tenant in (config.tenants or {}).values()]}
+
+
+def _tenant(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "id": tenant.id,
+        "name": tenant.name,
+        "state": tenant.state,
+        "class": tenant.class_,
+        "class_ceiling": tenant.class_ceiling,
+        "weight": tenant.weight,
+        "partition": tenant.partition,
+        "mode": tenant.mode,
+        "models": [grant.name for grant in tenant.models],
+        "keys": [key.id for key in tenant.keys],
     }
 
 

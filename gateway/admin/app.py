@@ -10,10 +10,12 @@ from gateway import usage
 from gateway.admin import answers
 from gateway.admin.access import Access
 from gateway.admin.operations import Operations, Role
+from gateway.config.effective import tenant_in_force
 from gateway.telemetry import render
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_BODY_BYTES = 64 * 1024
+_NO_TENANT = "There is no such tenant."
 
 OPERATIONS = web.AppKey("operations", Operations)
 ACCESS = web.AppKey("access", Access)
@@ -45,6 +47,9 @@ def make_app(operations: Operations, access: Access, *, version: str = "", summe
     app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
     app.router.add_get("/admin/v1/config", _guarded("read", _config))
     app.router.add_post("/admin/v1/reload", _guarded("operate", _reload))
+    app.router.add_get("/admin/v1/tenants", _guarded("read", _tenants))
+    app.router.add_get("/admin/v1/tenants/{tenant}", _guarded("read", _tenant))
+    app.router.add_get("/admin/v1/usage", _guarded("read", _usages))
     app.router.add_get("/admin/v1/tenants/{tenant}/usage", _guarded("read", _usage))
     app.router.add_get("/admin/v1/keys", _guarded("read", _keys))
     app.router.add_post("/admin/v1/keys/{key}/block", _guarded("operate", _block))
@@ -124,10 +129,33 @@ async def _reload(request: web.Request) -> web.Response:
     return answers.json_answer(answers.reloaded(outcome), 422 if outcome.errors else 200)
 
 
+async def _tenants(request: web.Request) -> web.Response:
+    # In a thread: there may be a thousand.
+    body = await asyncio.to_thread(answers.tenants, request.app[OPERATIONS].configured().config)
+    return answers.json_answer(body)
+
+
+async def _tenant(request: web.Request) -> web.Response:
+    found = (request.app[OPERATIONS].configured().config.tenants or {}).get(request.match_info["tenant"])
+    if found is None:
+        return answers.error_answer(404, "unknown_tenant", _NO_TENANT)
+    return answers.json_answer(tenant_in_force(found))
+
+
+async def _usages(request: web.Request) -> web.Response:
+    operations = request.app[OPERATIONS]
+    metering, told = operations.metering(), []
+    for name in operations.configured().config.tenants or ("default",):
+        if metering.mode_of(name) is not None:
+            told.append(usage.of_tenant(metering, name))
+        await asyncio.sleep(0)  # let the loop serve others between two
+    return answers.json_answer({"tenants": told})
+
+
 async def _usage(request: web.Request) -> web.Response:
     metering, tenant = request.app[OPERATIONS].metering(), request.match_info["tenant"]
     if metering.mode_of(tenant) is None:
-        return answers.error_answer(404, "unknown_tenant", "There is no such tenant.")
+        return answers.error_answer(404, "unknown_tenant", _NO_TENANT)
     return answers.json_answer(usage.of_tenant(metering, tenant))
 
 

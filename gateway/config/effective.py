@@ -5,6 +5,7 @@ from datetime import datetime
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gateway.config.tenant import Tenant
 from gateway.config.tree import Config
 
 SECRET = "***"
@@ -16,6 +17,11 @@ def effective(config: Config) -> dict[str, Json]:
     made = _section(config)
     made["tenants"] = None if config.tenants is None else _plain(dict(config.tenants))
     return made
+
+
+def tenant_in_force(tenant: Tenant) -> dict[str, Json]:
+    """Every field of one tenant, with the ids of its keys alone."""
+    return {**_section(tenant), "keys": [key.id for key in tenant.keys]}
 
 
 def _section(section: BaseModel) -> dict[str, Json]:

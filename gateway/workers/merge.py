@@ -56,6 +56,11 @@ def usage(bodies: Sequence[Body]) -> dict[str, Any]:
     }
 
 
+def usages(bodies: Sequence[Body]) -> dict[str, Any]:
+    """The usage of each tenant."""
+    return {"tenants": _by(["tenant"], bodies, "tenants", usage)}
+
+
 def keys(bodies: Sequence[Body]) -> dict[str, Any]:
     """A key was last used when any of them last saw it."""
     return {"keys": _by(["id"], bodies, "keys", _key)}

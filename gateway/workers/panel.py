@@ -53,6 +53,9 @@ class Panel:
         app.router.add_get("/admin/v1/queues", self._queues)
         app.router.add_get("/admin/v1/explain/{request_id}", self._explain)
         app.router.add_get("/admin/v1/config", self._config)
+        app.router.add_get("/admin/v1/tenants", self._tenants)
+        app.router.add_get("/admin/v1/tenants/{tenant}", self._tenants)
+        app.router.add_get("/admin/v1/usage", self._usages)
         app.router.add_get("/admin/v1/tenants/{tenant}/usage", self._usage)
         app.router.add_get("/admin/v1/keys", self._keys)
         app.router.add_post("/admin/v1/reload", self._reload)
@@ -96,6 +99,13 @@ class Panel:
 
     async def _usage(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.usage)
+
+    async def _tenants(self, request: web.Request) -> web.Response:
+        """All have the same files."""
+        return await self._merged(request, lambda bodies: dict(bodies[0]))
+
+    async def _usages(self, request: web.Request) -> web.Response:
+        return await self._merged(request, merge.usages)
 
     async def _keys(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.keys)

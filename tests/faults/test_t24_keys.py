@@ -116,7 +116,8 @@ def test_c103_how_much_of_a_key_is_right_makes_no_difference() -> None:
 # -- where a secret may not stand --------------------------------------------------------------------------------------
 
 PAGES = (
-    "/health", "/admin/v1/queues", "/admin/v1/tenants/acme/usage", "/admin/v1/keys", "/admin/v1/config", "/metrics", "/livez", "/readyz",
+    "/health", "/admin/v1/queues", "/admin/v1/tenants", "/admin/v1/tenants/acme", "/admin/v1/usage",
+    "/admin/v1/tenants/acme/usage", "/admin/v1/keys", "/admin/v1/config", "/metrics", "/livez", "/readyz",
 )  # fmt: skip
 
 

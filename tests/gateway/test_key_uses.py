@@ -1,4 +1,4 @@
-"""When keys were last used, as operators are told: over the admin API, by the command, and of several workers."""
+"""What operators are told of tenants and keys, and of when these were last used: over the admin API and by the command."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from gateway.workers import merge
 from tests.kit.gateway import ADMIN_TOKEN
 from tests.kit.processes import ROOT
-from tests.kit.stage import Stage, stage
+from tests.kit.stage import Stage, error_of, stage
 from tests.kit.tenants import bearer, key, tenant
 
 SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
@@ -49,6 +49,24 @@ async def test_every_key_is_told_with_its_state_and_its_last_use_and_nothing_sec
         assert refused.status == 401
 
 
+async def test_tenants_are_told_and_what_is_in_force_for_one_and_what_all_have_used(tmp_path: Path) -> None:
+    async with stage(tmp_path, tenants=TENANTS, isolation=SALT, tenant_defaults={"weight": 3}) as made:
+        await made.ask("chat", "x", extra=[bearer("acme")])
+        tenants = (await made.gateway.admin("/admin/v1/tenants"))["tenants"]
+        assert [(each["id"], each["state"], each["weight"]) for each in tenants] == [
+            ("acme", "active", 3), ("gone", "disabled", 3),
+        ]  # fmt: skip
+        one = await made.gateway.admin("/admin/v1/tenants/acme")
+        assert one["keys"] == tenants[0]["keys"] == [key(name)["id"] for name in ("acme", "idle", "late", "old")]
+        assert (one["limits"]["max_concurrency"], one["cost"]["output"], one["weight"]) == (64, 1, 3)
+        usages = (await made.gateway.admin("/admin/v1/usage"))["tenants"]
+        assert usages == [await made.gateway.admin(f"/admin/v1/tenants/{name}/usage") for name in ("acme", "gone")]
+        assert usages[0]["concurrency"] == [{"scope": "tenant", "limit": 64, "used": 0}]
+        unknown = await made.gateway.get("/admin/v1/tenants/x", port=made.gateway.admin_port, token=ADMIN_TOKEN)
+        assert (unknown.status, error_of(unknown)["code"]) == (404, "unknown_tenant")
+        assert key("acme")["sha256"] not in json.dumps([one, tenants, usages])
+
+
 async def test_the_command_lists_last_uses_where_the_gateway_answers(tmp_path: Path) -> None:
     async with stage(tmp_path, tenants=TENANTS, isolation=SALT) as made:
         await made.ask("chat", "x", extra=[bearer("acme")])
@@ -78,3 +96,13 @@ def test_of_several_workers_the_last_use_is_told() -> None:
     assert merge.keys(
         [body(None, None), body("2026-11-29T12:00:00.000Z", None), body("2026-11-28T12:00:00.000Z", None)]
     ) == (body("2026-11-29T12:00:00.000Z", None))
+
+
+def test_usage_of_each_tenant_is_added_up_over_workers() -> None:
+    def body(queued: int) -> dict[str, Any]:
+        queue = {"queued": queued, "queued_bytes": queued, "max_queued": 9, "max_queued_bytes": 9}
+        told = {"tenant": "acme", "limits": [], "budgets": [], "concurrency": [], "queue": queue}
+        return {"tenants": [told, {**told, "tenant": "beta"}]}
+
+    joined = merge.usages([body(1), body(2)])["tenants"]
+    assert [(each["tenant"], each["queue"]["queued"]) for each in joined] == [("acme", 3), ("beta", 3)]
