@@ -239,7 +239,8 @@ def _client(report: Report) -> Iterator[str]:
     client = report.client
     cpu = "" if client.cpu_max is None else f", CPU {client.cpu_max * 100:.0f} % of a core at most"
     loop = "" if client.loop_lag_p99_ms is None else f", loop lag p99 {ms(client.loop_lag_p99_ms, 1)} ms"
-    lags = f"send lag p50 {ms(client.lag.p50_ms, 2)} ms, p99 {ms(client.lag.p99_ms, 2)} ms"
+    lag = client.lag
+    lags = f"send lag p50 {ms(lag.p50_ms, 2)} ms, p99 {ms(lag.p99_ms, 2)} ms, at most {ms(lag.max_ms, 2)} ms"
     rules = " ".join(f"{rule.id} {rule.state.value}" for rule in report.validity.rules)
     yield f"Client: {lags}{loop}{cpu}." + (f" Rules: {rules}." if rules else "")
 

@@ -104,6 +104,7 @@ def log_ms(axes: Axes) -> None:
 def log_height(axes: Axes, label: str) -> None:
     """By powers of ten along y."""
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=10))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel(label)

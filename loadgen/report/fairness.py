@@ -42,7 +42,7 @@ def fairness(
         attainment_gap=max(attainments.values()) - min(attainments.values()) if len(attainments) > 1 else None,
         service_gap_tokens=max((gap for slot in slots if (gap := _gap(slot, weight)) is not None), default=None),
         slowdowns=tuple(_slowdowns(samples, tenants)),
-        tenants=_tenants(samples, weight, slots),
+        tenants=_tenants(samples, weight, window_s),
         slots=tuple(slots),
     )
 
@@ -156,8 +156,13 @@ def _gap(slot: Slot, weight: Mapping[str, float]) -> float | None:
     return max(got) - min(got) if len(got) > 1 else None
 
 
-def _tenants(samples: Sequence[Sample], weight: Mapping[str, float], slots: Sequence[Slot]) -> tuple[TenantShare, ...]:
-    service = {tenant: sum(slot.service_tokens.get(tenant, 0.0) for slot in slots) for tenant in weight}
+def _tenants(
+    samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float]
+) -> tuple[TenantShare, ...]:
+    start_s, end_s = window_s
+    service = dict.fromkeys(weight, 0.0)
+    for sample in samples:
+        service[sample.tenant] += _got(sample, end_s) - _got(sample, start_s)
     total, weights = sum(service.values()), sum(weight.values())
     told = []
     for tenant in weight:

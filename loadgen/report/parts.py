@@ -196,7 +196,8 @@ class EndpointUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution, drawn through up to 200 of its points: (ms, share of all offered, or of all pauses, up to it).
+    """A distribution, drawn through up to 200 of its points: (ms, share of all offered, or of the pauses of 3,000 answers, up
+    to it).
 
     `of` is ttft, ttft_service, tpot, stall or itl; `cls` the class of the scenario, "" for all together.
     """

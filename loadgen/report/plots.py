@@ -15,7 +15,7 @@ from loadgen.report.drawing import BAD, FAINT, GOOD, INK, SERIES, drawn, legend
 from loadgen.report.parts import Curve
 from loadgen.report.plots_of_tenants import cached, client, endpoints, fairness
 from loadgen.report.run import BLOCK_S
-from loadgen.report.stats import percentile
+from loadgen.report.times import spread
 
 MANY = 7  # series with a colour of their own; the rest is drawn as one
 MANY_BARS = 24
@@ -91,10 +91,18 @@ def _bands(report: Report, name: str) -> str:
     if not any(together):
         return ""
     times = [report.window_start_s + BLOCK_S * (place + 0.5) for place in range(len(together))]
+    spreads = [spread(block) for block in together]
+    lines = (
+        ("p50_ms", SERIES[0], "p50"),
+        ("p90_ms", SERIES[1], "p90"),
+        ("p99_ms", SERIES[2], "p99"),
+        ("max_ms", FAINT, "largest"),
+    )
     with drawn(name) as made:
-        for p, colour, label in ((0.5, SERIES[0], "p50"), (0.9, SERIES[1], "p90"), (0.99, SERIES[2], "p99")):
-            line = on.finite([percentile(block, p) for block in together])
-            made.ax.plot(times, line, color=colour, label=label, marker=".", markersize=4)
+        for field, colour, label in lines:
+            line = on.finite([getattr(one, field) for one in spreads])
+            if not all(map(math.isnan, line)):
+                made.ax.plot(times, line, color=colour, label=label, marker=".", markersize=4)
         on.log_height(made.ax, "ms")
         on.seconds(made.ax)
         legend(made.ax)
@@ -246,7 +254,7 @@ def _every(count: int, values: Sequence[float]) -> list[float]:
 
 
 def _pooled(blocks: Sequence[Sequence[float] | None]) -> list[float]:
-    return sorted(ms for block in blocks for ms in block or () if not math.isnan(ms))
+    return [ms for block in blocks for ms in block or ()]
 
 
 Draw = Callable[[Report, str], str]
@@ -255,7 +263,7 @@ _ALL: tuple[tuple[str, str, str, Draw], ...] = (
     ("slo", "If the limits were others", "Attainment with all limits scaled; steep at 1 means the limit cuts through the crowd.", _slo_curve),
     ("search", "Attainment against rate", "Every probe of the search.", _search),
     ("ttft", "Time to first token", "Share of all offered requests; who got no token is missing at the top. Dashed: from the send.", _first_tokens),
-    ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is a percentile that never came.", _bands),
+    ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is one that never came, or of too few.", _bands),
     ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the line is their limit.", _by_length),
     ("pauses", "Pauses", "Between tokens, the largest of each answer, and the mean.", _pauses),
     ("rates", "Rates", "Offered by tenant, sent and completed, means of 5 s; shaded: not measured.", _rates),
