@@ -256,5 +256,16 @@ def compare(  # noqa: PLR0913  # one parameter per flag
     raise typer.Exit(compare_command(options))
 
 
+@app.command()
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="A minute instead of twelve; memory less firmly.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON on stdout.")] = False,
+) -> None:
+    """Measure the load client itself: is it fast enough here, and up to which load?"""
+    from loadgen.bench.selftest import selftest_command
+
+    raise typer.Exit(selftest_command(quick=quick, as_json=as_json))
+
+
 if __name__ == "__main__":
     app(prog_name="forebay bench")

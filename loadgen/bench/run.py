@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from loadgen import tasks
-from loadgen.bench import extra, scrape
+from loadgen.bench import ceiling, extra, scrape
 from loadgen.bench.basis import Plan, basis, utc
 from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.facts import ideal
@@ -86,7 +86,7 @@ class _Run:
         self._prime = extra.prime(plan.facts, plan.schedule) if options.prime else None
         self._probe = extra.probe(options.probe, plan.schedule, plan.total_s) if options.probe else None
         self._pages = [scrape.Page(course.session, url) for url in options.scrape]
-        self._warnings: list[str] = []
+        self._warnings = [told] if (told := _too_much(plan, options.workers)) else []
 
     async def run(self) -> tuple[Report, tuple[str, ...]]:
         for page in self._pages:
@@ -215,6 +215,12 @@ class _Run:
             interrupted=bool(stop.asked),
             warnings=tuple(self._warnings),
         )
+
+
+def _too_much(plan: Plan, workers: int) -> str | None:
+    """What is to be said of a load that this machine can hardly measure."""
+    totals = plan.schedule.totals
+    return ceiling.warning(totals.requests / plan.total_s, totals.output_tokens / plan.total_s, workers)
 
 
 class _Gather:
