@@ -117,7 +117,7 @@ class CacheTurned(Message):
 
 
 class LengthsRestored(Message):
-    """What an earlier run of the gateway had learned about lengths, as `Core.lengths()` gave it out."""
+    """What an earlier run of the gateway had learned about lengths: the pieces of `Core.lengths()`, put together."""
 
     state: str
 
