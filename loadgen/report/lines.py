@@ -7,7 +7,6 @@ last one, where the client tried again. No text and no key.
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -171,23 +170,20 @@ def sample(row: Row) -> Sample:
 
 
 def samples(path: Path) -> list[Sample]:
-    """Every request of a file by its id; a torn last line is left out, a broken one before it is an error.
+    """Every request of a file by its id. Lines that were torn, by a kill or a full disk, are left out.
 
-    Raises OSError where there is no file, ValueError (with the number of the line) where it is no requests.jsonl.
+    Raises OSError where there is no file, ValueError (with the number of the line) where no line is one of a request.
     """
-    found = (sample(one) for one in rows(path.read_bytes().splitlines(keepends=True), path))
+    found, broken = [], ""
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            try:
+                found.append(sample(_decoder.decode(text)))
+            except msgspec.DecodeError as error:
+                broken = broken or f"{path}:{number}: {error}"
+    if broken and not found:
+        raise ValueError(broken)
     return sorted(found, key=lambda one: one.id)
-
-
-def rows(read: Iterable[bytes], path: Path) -> Iterator[Row]:
-    """The lines as values; as `samples`."""
-    for number, text in enumerate(read, start=1):
-        try:
-            yield _decoder.decode(text)
-        except msgspec.DecodeError as error:
-            if not text.endswith(b"\n"):
-                return  # killed while it was written
-            raise ValueError(f"{path}:{number}: {error}") from error
 
 
 def _stamp(value: float) -> float | None:

@@ -253,7 +253,7 @@ def _warnings(run: Run, figures: RunReport) -> Iterator[str]:
     if run.end_s < basis.window_end_s:
         yield f"{run.end_s - start_s:.1f} s were measured instead of {basis.window_end_s - start_s:.1f} s."
     if run.lost:
-        yield f"{run.lost:,} requests were due and left no line: they count as unfinished."
+        yield f"Due and left no line: {run.lost:,} of the requests; they count as unfinished."
     if basis.closed:
         yield "Closed loop: the rate follows the answers, so latency is no measure of load; compare it with no open loop."
     yield from warmup_warning(run.samples, run.window_s)

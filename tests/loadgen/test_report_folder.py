@@ -70,14 +70,27 @@ def test_lines_say_which_phase_and_why_it_was_not_good() -> None:
     assert rows[0]["gaps_us"] == [20000, 20000] and "read_tokens" not in rows[0]
 
 
-def test_a_broken_line_is_an_error_and_a_torn_last_one_is_not(tmp_path: Path) -> None:
+def test_torn_lines_are_left_out_and_another_kind_of_file_is_an_error(tmp_path: Path) -> None:
+    """A kill tears the last one, a full disk any."""
     whole = b"".join(line(sample(number), STD) for number in range(3))
     path = tmp_path / "r.jsonl"
-    path.write_bytes(whole + line(sample(3), STD)[:50])
+    path.write_bytes(line(sample(4), STD)[:50] + line(sample(5), STD) + whole + line(sample(3), STD)[:50])
     assert [one.id for one in samples(path)] == [0, 1, 2]
-    path.write_bytes(line(sample(3), STD)[:50] + b"\n" + whole)
+    path.write_bytes(b'{"id": 1}\n')
     with pytest.raises(ValueError, match=r"r\.jsonl:1: "):
         samples(path)
+    path.write_bytes(b"")
+    assert samples(path) == []
+
+
+def test_what_a_full_disk_swallowed_counts_as_unfinished(tmp_path: Path) -> None:
+    rows = [sample(n, t=11 + n / 4) for n in range(200)]
+    written(tmp_path, rows)
+    lines = (tmp_path / "requests.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "requests.jsonl").write_bytes(b"".join([*lines[:50], lines[50][:90], *lines[51:]]))
+    made = make(read_run(tmp_path), trusted)
+    assert (made.totals.offered, made.totals.ok) == (200, 198)
+    assert any("Due and left no line: 2 of" in told for told in made.warnings)
 
 
 # ---- the report
