@@ -88,7 +88,6 @@ class Block(Meter):
         return self.mirror.empty_s()
 
     def reserve(self, amount: int) -> None:
-        self.held += amount
         self.reserved += amount
         self.asked_s = self.looked_s
         self._take(amount)

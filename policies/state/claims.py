@@ -185,10 +185,10 @@ class Claim:
         """It has cost so many input tokens that were not cached, cached ones, and output tokens."""
         uncached, cached, output = tokens
         for charge, amount, period in self.open:
-            if charge.flat:
-                actual = charge.flat
-            else:
-                actual = charge.per_input * uncached + charge.per_cached * cached + charge.per_output * output
+            if charge.flat:  # it was one request, and is
+                charge.meter.settled += amount
+                continue
+            actual = charge.per_input * uncached + charge.per_cached * cached + charge.per_output * output
             charge.meter.settle(amount, actual, period, now)
         self.open = []
 

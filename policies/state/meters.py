@@ -38,7 +38,6 @@ class Meter:
         "denied",
         "denied_shadow",
         "extra",
-        "held",
         "is_budget",
         "name",
         "refunded",
@@ -56,8 +55,13 @@ class Meter:
         self.is_budget = False
         self.capacity = self.soft = 0
         self.used = self.apart = 0
-        self.reserved = self.extra = self.refunded = self.settled = self.held = 0
+        self.reserved = self.extra = self.refunded = self.settled = 0
         self.written_off = self.denied = self.denied_shadow = 0
+
+    @property
+    def held(self) -> int:
+        """What open reservations hold (I1)."""
+        return self.reserved + self.extra - self.refunded - self.settled
 
     def look(self, now: float) -> int:
         """Bring `used` up to `now`. Returns the period that a reservation made now belongs to."""
@@ -73,11 +77,7 @@ class Meter:
 
     def take(self, amount: int, now: float) -> int:
         """Look, and hold it if it fits. Returns the period it belongs to, or NO_ROOM."""
-        period = self.look(now)
-        if self.used + amount > self.capacity:
-            return NO_ROOM
-        self.reserve(amount)
-        return period
+        raise NotImplementedError
 
     def put_back(self, amount: int) -> None:
         """It was not taken: another limit of the request was in the way."""
@@ -86,25 +86,22 @@ class Meter:
     def reserve(self, amount: int) -> None:
         """Hold it from now on."""
         self.used += amount
-        self.held += amount
         self.reserved += amount
 
     def settle(self, amount: int, actual: int, period: int, now: float) -> None:
         """What was reserved in `period` turned out to be `actual`."""
-        more = actual - amount
-        self.held -= amount
         self.settled += actual
+        more = actual - amount
         if more > 0:
             self.extra += more
-        else:
+            self._correct(more, period, now)
+        elif more:
             self.refunded -= more
-        if more:
             self._correct(more, period, now)
 
     def _correct(self, more: int, period: int, now: float) -> None:
         """So much more, or less, was used of what belongs to `period`."""
-        if self.look(now) == period:
-            self.used = max(0, self.used + more)
+        raise NotImplementedError
 
     def owe(self, amount: int) -> None:
         """It was used, and not reserved before."""
@@ -150,7 +147,6 @@ class Bucket(Meter):
         if used > self.capacity:
             return NO_ROOM
         self.used = used
-        self.held += amount
         self.reserved += amount
         return 0
 
@@ -215,6 +211,22 @@ class Purse(Meter):
                 self.began_s, self.used = began_s, 0
         self.left_s = self._ends_s - at_s
         return self.began_s
+
+    def take(self, amount: int, now: float) -> int:
+        if now + self._wall.offset_s >= self._ends_s:
+            self.look(now)
+        used = self.used + amount
+        if used > self.capacity:
+            return NO_ROOM
+        self.used = used
+        self.reserved += amount
+        return self.began_s
+
+    def _correct(self, more: int, period: int, now: float) -> None:
+        if now + self._wall.offset_s >= self._ends_s:
+            self.look(now)
+        if self.began_s == period:
+            self.used = max(0, self.used + more)
 
     def wait_s(self, need: int) -> float:
         return inf if self.used + need > self.capacity else 0.0
