@@ -1,6 +1,8 @@
 """`forebay bench` on servers of other kinds: a gateway with tenants, and engines that answer in ways of their own."""
 
 import json
+import re
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from tests.kit.engines import Engine
 from tests.kit.gateway import Gateway, config
 from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
 from tests.kit.tenants import secret, tenant
-from tests.loadgen.benching import KEYS, bench, command
+from tests.loadgen.benching import KEYS, TINY, bench, command
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -117,16 +119,15 @@ def cut(seen: Seen) -> Iterable[Step]:
     return wire.stream([ROLE, chunk({"content": "a"})])
 
 
-async def seen_by_bench(directory: Path, answer: Any, *arguments: str) -> Any:
+async def seen_by_bench(directory: Path, answer: Any, *arguments: str, scenario: str = TINY) -> Any:
     """A run on a scripted engine, whose preflight is answered well."""
 
     def script(seen: Seen) -> Sequence[Step]:
         return list(answer(seen) if b'"stream":true' in seen.body.replace(b" ", b"") else wire.echo(seen))
 
     async with ScriptEngine(script) as engine:
-        return await bench(
-            directory, "--url", engine.url, "--length-control", "none", "--set", "duration=3s", *arguments
-        )
+        options = ("--url", engine.url, "--length-control", "none", "--set", "duration=3s")
+        return await bench(directory, *options, *arguments, scenario=scenario)
 
 
 async def test_thought_is_the_first_token_and_what_is_said_comes_later(tmp_path: Path) -> None:
@@ -177,6 +178,27 @@ async def test_an_answer_that_is_cut_is_no_success(tmp_path: Path) -> None:
     assert {row["outcome"] for row in done.requests} == {"truncated"}
 
 
+async def test_c105_waiting_for_a_full_server_is_in_the_latency(tmp_path: Path) -> None:
+    """Four places, 190 ms each, and 40 requests a second: the k-th of them gets its answer when k/4 others have gone."""
+    free_s = [0.0] * 4
+
+    def full(seen: Seen) -> Iterable[Step]:
+        now_s = time.monotonic()
+        place = free_s.index(min(free_s))
+        free_s[place] = max(free_s[place], now_s) + 0.19
+        yield Wait(free_s[place] - now_s)
+        yield from wire.echo(seen)
+
+    done = await seen_by_bench(tmp_path, full, "--set", "slo.target=0.1", scenario=FORTY)
+    assert done.code == 0, done.err
+    count = done.report["totals"]["offered"]
+    expected = [(number // 4 + 1) * 0.19 - number / 40 for number in range(count)]
+    times = done.report["totals"]["times"]["e2e"]
+    assert count == 120 and times["completed"]["mean_ms"] == pytest.approx(1000 * sum(expected) / count, rel=0.05)
+    assert times["service"]["mean_ms"] == pytest.approx(times["completed"]["mean_ms"], rel=0.05), "nobody waits here"
+    assert done.report["client"]["sent_per_s"] == pytest.approx(40, abs=1)
+
+
 async def test_a_server_that_repeats_a_key_does_not_get_it_into_the_report(tmp_path: Path) -> None:
     def gossip(seen: Seen) -> Iterable[Step]:
         said = {"error": {"message": f"Incorrect API key provided: {seen.header('authorization')}", "code": None}}
@@ -194,6 +216,7 @@ async def test_conversations_wait_for_answers_and_say_them_again(tmp_path: Path)
         done = await bench(tmp_path, "--url", engine.url, "--scrape", engine.url, scenario=TALKS)
     assert done.code == 0, done.err + done.out
     assert done.rule("V6")["state"] == "ok" and done.report["totals"]["cached_tokens"] > 1000
+    assert re.search(r"In flight: [0-9.]+ on average", done.out) and "hink" in done.out, "C108: depth and think time"
     turns = {}
     for row in done.requests:
         turns[row["session"], row["turn"]] = row
@@ -235,6 +258,19 @@ async def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
     assert invalid.code == 3, invalid.err
 
 
+FORTY = """
+version: 1
+name: forty
+seed: 7
+warmup: 0s
+duration: 3s
+slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000}
+tenants:
+  - name: one
+    arrivals: {kind: constant, rate: 40}
+    input: {kind: fixed, value: 40}
+    output: {kind: fixed, value: 3}
+"""
 TALKS = """
 version: 1
 name: talks
@@ -288,6 +324,8 @@ async def test_the_search_finds_the_rate_that_an_engine_can_do(tmp_path: Path) -
     assert {probe["seed"] for probe in probes if probe["passed"] and probe["scale"] >= 0.9 * best / 40} >= {7, 8}
     assert any(not probe["passed"] for probe in probes)
     assert "is the highest rate within the SLO on each of 3 seeds" in done.out
-    assert (done.folder / "probe-01" / "report.json").exists()
+    for number, probe in enumerate(probes, 1):  # C112: each ends by its own limits
+        of = json.loads((done.folder / f"probe-{number:02}" / "report.json").read_bytes())
+        assert probe["why"] or (of["window_s"] >= 1.2 and of["totals"]["offered"] >= 105)
     again = await command(tmp_path, "report", "out", "--json")
     assert json.loads(again.out)["search"] == probes
