@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from loadgen.agree.run import AgreeOptions, agree_command
-from loadgen.bench.options import RULES
+from loadgen.bench.validity import RULES
 
 
 def agree(  # noqa: PLR0913  # one parameter per flag

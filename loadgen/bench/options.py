@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from loadgen.bench.exits import BenchError
+from loadgen.bench.validity import RULES
 from loadgen.client import Api, LengthControl
 from loadgen.workload.fields import seconds
 
-RULES = ("V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "V10")
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m)")
 
 
