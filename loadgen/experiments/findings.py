@@ -1,4 +1,4 @@
-"""What the limit is where a claim is missed: read off the figures and the journals of the runs, by experiment.
+"""What the limit is where a claim is missed, by experiment: read off the tables, so the causes named are inferred from them.
 
 Kept beside the experiments, not in them: what is found out about a run is no part of what is run.
 """
