@@ -27,11 +27,11 @@ def lines(report: Report) -> Iterator[RenderableType]:
     for told in broken(report):
         yield Text(told, style="red")
     yield _Cells(report)
-    for told in _notes(report):
+    for told in notes(report):
         yield Text(told)
     if len(report.fairness.tenants) > 1 or any(one.cached_share is not None for one in report.fairness.tenants):
-        yield _tenants(report)
-    for told in (*_between_tenants(report), *_endpoints(report), *_client(report)):
+        yield tenants_table(report)
+    for told in (*between_tenants(report), *endpoints(report), *client(report)):
         yield Text(told)
     if report.ends:
         yield _ends(report)
@@ -158,7 +158,8 @@ def _row(group: Figures, within: Interval | None) -> dict[str, str]:
     }
 
 
-def _notes(report: Report) -> Iterator[str]:
+def notes(report: Report) -> Iterator[str]:
+    """What the table of cells needs beside it: what its words mean, rates and depth."""
     few = not report.totals.firm(0.99) or any(not cell.figures.firm(0.99) for cell in report.cells)
     yield (
         "TTFT counts from the intended arrival; who got no answer waits for ever (never)."
@@ -186,7 +187,8 @@ def _notes(report: Report) -> Iterator[str]:
         yield f"Probe: TTFT p50 {ms(seen.p50_ms)} ms, p99 {ms(all_.p99_ms if all_ else None)} ms, {seen.count:,} answers."
 
 
-def _tenants(report: Report) -> Table:
+def tenants_table(report: Report) -> Table:
+    """Who got how much, and what of it came from a cache."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     made.add_column("tenants", overflow="fold")
     for heading in ("weight", "service\nshare", "share of\nweight", "prompt\ntokens", "cached", "ideal"):
@@ -207,11 +209,13 @@ def _tenants(report: Report) -> Table:
     return made
 
 
-def _between_tenants(report: Report) -> Iterator[str]:
+def between_tenants(report: Report) -> Iterator[str]:
     fair = report.fairness
     told = []
     if fair.j_share_mean is not None:
         told.append(f"J_share {fair.j_share_mean:.3f} (worst 10 s {fair.j_share_worst:.3f})")
+    if fair.j_cost_mean is not None:
+        told.append(f"in cost {fair.j_cost_mean:.3f} (worst {fair.j_cost_worst:.3f})")
     if fair.j_need_mean is not None:
         told.append(f"J_need {fair.j_need_mean:.3f} (worst {fair.j_need_worst:.3f})")
     if fair.attainment_gap is not None:
@@ -227,7 +231,8 @@ def _between_tenants(report: Report) -> Iterator[str]:
         )
 
 
-def _endpoints(report: Report) -> Iterator[str]:
+def endpoints(report: Report) -> Iterator[str]:
+    """How requests were spread over engines."""
     if report.endpoints:
         shares = ", ".join(f"{one.name} {percent(one.share)}" for one in report.endpoints[:8])
         more = f" and {len(report.endpoints) - 8} more" if len(report.endpoints) > 8 else ""
@@ -235,7 +240,8 @@ def _endpoints(report: Report) -> Iterator[str]:
         yield f"Endpoints, of requests: {shares}{more}{most}."
 
 
-def _client(report: Report) -> Iterator[str]:
+def client(report: Report) -> Iterator[str]:
+    """How the client kept up, and the rules."""
     client = report.client
     cpu = "" if client.cpu_max is None else f", CPU {client.cpu_max * 100:.0f} % of a core at most"
     loop = "" if client.loop_lag_p99_ms is None else f", loop lag p99 {ms(client.loop_lag_p99_ms, 1)} ms"

@@ -3,8 +3,9 @@
 Service of a tenant is the prompt and output tokens delivered to it: a prompt when its first token comes, an output token
 when it is read. Jain's index J = (sum x)^2 / (n sum x^2) is 1 when all x are equal and 1/n when one has everything.
 `share` takes x = service / weight of those that had a request without a first token during the whole slot: what they
-got is then the scheduler's doing alone. `need` takes x = min(1, service / min(demand, fair share)) of all that wanted
-something; the fair share is water-filled: what somebody does not need is the others'.
+got is then the scheduler's doing alone. `cost` is the same in what tokens cost an engine. `need` takes x = min(1, service /
+min(demand, fair share)) of all that wanted something; the fair share is water-filled: what somebody does not need is the
+others'.
 """
 
 import math
@@ -12,6 +13,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from loadgen.report.figures import SUFFICIENT, counts
 from loadgen.report.parts import Fairness, Slot, Slowdown, TenantShare
@@ -21,6 +23,18 @@ from loadgen.report.stats import percentile
 SLOT_S = 10.0
 
 Tokens = dict[str, float]  # by tenant
+
+
+class Worth(NamedTuple):
+    """What a token counts: of a prompt, of the part of it that a cache knew, of an answer."""
+
+    input: float
+    cached: float
+    output: float
+
+
+TOKENS = Worth(1.0, 1.0, 1.0)
+COST = Worth(1.0, 0.1, 2.0)  # roughly what an engine spends; `admission.fairness` of the gateway has the same defaults
 
 
 def fairness(
@@ -34,9 +48,12 @@ def fairness(
     slots = _slots(samples, weight, window_s)
     shares = [slot.j_share for slot in slots if slot.j_share is not None]
     needs = [slot.j_need for slot in slots if slot.j_need is not None]
+    costs = [slot.j_cost for slot in slots if slot.j_cost is not None]
     return Fairness(
         j_share_mean=fmean(shares) if shares else None,
         j_share_worst=min(shares, default=None),
+        j_cost_mean=fmean(costs) if costs else None,
+        j_cost_worst=min(costs, default=None),
         j_need_mean=fmean(needs) if needs else None,
         j_need_worst=min(needs, default=None),
         attainment_gap=max(attainments.values()) - min(attainments.values()) if len(attainments) > 1 else None,
@@ -72,20 +89,23 @@ def _slots(samples: Sequence[Sample], weight: Mapping[str, float], window_s: tup
     start_s, end_s = window_s
     count = int((end_s - start_s) / SLOT_S + 1e-9)
     service: list[Tokens] = [defaultdict(float) for _ in range(count)]
+    cost: list[Tokens] = [defaultdict(float) for _ in range(count)]
     demand: list[Tokens] = [defaultdict(float) for _ in range(count)]
     for one in samples:
-        _serve(one, start_s, service)
+        _serve(one, start_s, service, TOKENS)
+        _serve(one, start_s, cost, COST)
         _demand(one, start_s, demand)
     waiting = {tenant: _Waiting(one for one in samples if one.tenant == tenant) for tenant in weight}
     return [
-        _slot(start_s + number * SLOT_S, (service[number], demand[number]), weight, waiting) for number in range(count)
+        _slot(start_s + number * SLOT_S, (service[number], cost[number], demand[number]), weight, waiting)
+        for number in range(count)
     ]
 
 
 def _slot(
-    start_s: float, moved: tuple[Tokens, Tokens], weight: Mapping[str, float], waiting: Mapping[str, "_Waiting"]
+    start_s: float, moved: tuple[Tokens, Tokens, Tokens], weight: Mapping[str, float], waiting: Mapping[str, "_Waiting"]
 ) -> Slot:
-    service, demand = moved
+    service, cost, demand = moved
     backlogged = [tenant for tenant, one in waiting.items() if one.all_of(start_s, start_s + SLOT_S)]
     fair = fair_shares({tenant: need for tenant, need in demand.items() if need > 0}, weight, sum(service.values()))
     return Slot(
@@ -93,27 +113,30 @@ def _slot(
         service_tokens={tenant: round(service[tenant], 1) for tenant in weight if service[tenant]},
         backlogged=tuple(backlogged),
         j_share=jain([service[tenant] / weight[tenant] for tenant in backlogged]),
+        j_cost=jain([cost[tenant] / weight[tenant] for tenant in backlogged]),
         j_need=jain([min(1.0, service[tenant] / share) for tenant, share in fair.items() if share > 0]),
     )
 
 
-def _serve(sample: Sample, start_s: float, service: Sequence[Tokens]) -> None:
+def _serve(sample: Sample, start_s: float, service: Sequence[Tokens], worth: Worth) -> None:
     """Add what came of a request to the slots in which it came."""
     first_s, last_s = (sample.reads[0], sample.reads[-1]) if sample.reads else (sample.end_s, sample.end_s)
     for place in range(max(0, int((first_s - start_s) // SLOT_S)), len(service)):
         begins_s = start_s + place * SLOT_S
         if begins_s > last_s:
             return
-        service[place][sample.tenant] += _got(sample, begins_s + SLOT_S) - _got(sample, begins_s)
+        service[place][sample.tenant] += _got(sample, begins_s + SLOT_S, worth) - _got(sample, begins_s, worth)
 
 
-def _got(sample: Sample, until_s: float) -> float:
-    """Tokens delivered before that: the prompt with the first of the answer, an answer that came whole at its end."""
+def _got(sample: Sample, until_s: float, worth: Worth = TOKENS) -> float:
+    """What was delivered before that: the prompt with the first of the answer, an answer that came whole at its end."""
+    prompt, cached = _prompt(sample), sample.cached_tokens or 0
+    head = (prompt - cached) * worth.input + cached * worth.cached
     if sample.reads:
-        prompt = _prompt(sample) if sample.reads[0] < until_s else 0
-        return prompt + sample.tokens_between(-math.inf, until_s)
+        answer = sample.tokens_between(-math.inf, until_s) * worth.output
+        return answer + (head if sample.reads[0] < until_s else 0.0)
     whole = sample.outcome is Outcome.OK and sample.end_s < until_s
-    return _prompt(sample) + sample.tokens if whole else 0.0
+    return head + sample.tokens * worth.output if whole else 0.0
 
 
 def _prompt(sample: Sample) -> int:
@@ -160,10 +183,11 @@ def _tenants(
     samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float]
 ) -> tuple[TenantShare, ...]:
     start_s, end_s = window_s
-    service = dict.fromkeys(weight, 0.0)
+    service, cost = dict.fromkeys(weight, 0.0), dict.fromkeys(weight, 0.0)
     for sample in samples:
         service[sample.tenant] += _got(sample, end_s) - _got(sample, start_s)
-    total, weights = sum(service.values()), sum(weight.values())
+        cost[sample.tenant] += _got(sample, end_s, COST) - _got(sample, start_s, COST)
+    total, all_cost, weights = sum(service.values()), sum(cost.values()), sum(weight.values())
     told = []
     for tenant in weight:
         ok = [one for one in samples if one.tenant == tenant and one.outcome is Outcome.OK and one.measured]
@@ -176,6 +200,7 @@ def _tenants(
                 weight=weight[tenant],
                 service_tokens=round(service[tenant], 1),
                 service_share=service[tenant] / total if total else 0.0,
+                cost_share=cost[tenant] / all_cost if all_cost else 0.0,
                 entitled_share=weight[tenant] / weights,
                 prompt_tokens=prompt,
                 cached_share=sum(cached) / prompt if cached and prompt else None,

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 import msgspec
 
 from loadgen.report import markup
-from loadgen.report.console import broken, ms, name_of, percent, title, verdict
+from loadgen.report.console import (
+    between_tenants,
+    broken,
+    client,
+    endpoints,
+    ms,
+    name_of,
+    notes,
+    percent,
+    title,
+    verdict,
+)
 from loadgen.report.document import Report
 from loadgen.report.figures import Figures
 from loadgen.report.parts import Cell, Interval
@@ -42,11 +53,11 @@ def _body(report: Report) -> Iterator[str]:
         yield "<ul>" + "".join(f"<li>{markup.escape(told)}</li>" for told in report.warnings) + "</ul>"
     yield "<h2>Tenants and classes</h2>"
     yield _cells(report)
-    yield markup.paragraph(
-        "Times in ms. TTFT counts from the intended arrival, and who got no answer waits for ever (never). A percentile "
-        "with fewer than five requests beyond it is not shown (-).",
-        "soft",
-    )
+    yield from (markup.paragraph(told, "soft") for told in notes(report))
+    if len(report.fairness.tenants) > 1:
+        yield _tenants(report)
+    told = (*between_tenants(report), *endpoints(report), *client(report))
+    yield from (markup.paragraph(one) for one in told)
     yield "<h2>Plots</h2>"
     yield markup.figures(plots(report))
     yield "<h2>Every time</h2>"
@@ -86,6 +97,27 @@ def _cells(report: Report) -> str:
     rows = [("all", report.totals, report.attainment_95, report.attainment_target)]
     rows += [(_label(cell, report), cell.figures, cell.attainment_95, cell.target) for cell in cells]
     return markup.table(headings, (_row(*row) for row in rows))
+
+
+def _tenants(report: Report) -> str:
+    headings = (
+        "", "weight", "tokens served", "share of tokens", "share of cost", "share of weight", "prompt tokens", "cached", "ideal",
+    )  # fmt: skip
+    rows = [
+        (
+            one.tenant,
+            f"{one.weight:g}",
+            f"{one.service_tokens:,.0f}",
+            percent(one.service_share),
+            percent(one.cost_share),
+            percent(one.entitled_share),
+            f"{one.prompt_tokens:,}",
+            percent(one.cached_share),
+            percent(one.ideal_share),
+        )
+        for one in sorted(report.fairness.tenants, key=lambda one: -one.service_share)[:_MANY_CELLS]
+    ]
+    return markup.table(headings, rows)
 
 
 def _label(cell: Cell, report: Report) -> str:

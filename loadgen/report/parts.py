@@ -71,7 +71,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant got: prompt and output tokens served in the window, and its share beside the share of its weight.
+    """What a tenant got: prompt and output tokens served in the window, its share of them and of their cost beside the
+    share of its weight.
 
     Cached and ideal shares are of its prompt tokens, None where nothing is known.
     """
@@ -80,6 +81,7 @@ class TenantShare(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     service_tokens: float
     service_share: float
+    cost_share: float
     entitled_share: float
     prompt_tokens: int
     cached_share: float | None
@@ -87,14 +89,15 @@ class TenantShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
-    """Ten seconds: tokens served of each tenant, and Jain's index of those that waited all the time (share) and of
-    what everybody needed (need). None: fewer than two tenants to be compared.
+    """Ten seconds: tokens served of each tenant, and Jain's index of those that waited all the time (share; cost,
+    with a cached token at 0.1 and one of an answer at 2) and of what everybody needed (need). None: fewer than two tenants to be compared.
     """
 
     start_s: float
     service_tokens: dict[str, float]
     backlogged: tuple[str, ...]
     j_share: float | None
+    j_cost: float | None
     j_need: float | None
 
 
@@ -115,6 +118,8 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 
     j_share_mean: float | None = None
     j_share_worst: float | None = None
+    j_cost_mean: float | None = None
+    j_cost_worst: float | None = None
     j_need_mean: float | None = None
     j_need_worst: float | None = None
     attainment_gap: float | None = None

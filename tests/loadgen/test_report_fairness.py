@@ -86,6 +86,16 @@ def test_weights_make_unequal_shares_fair() -> None:
     assert shares == pytest.approx({"a": 2 / 3, "b": 1 / 3})
 
 
+def test_cost_takes_cached_prompts_for_little_and_answers_for_double() -> None:
+    """a: 1,000 prompt tokens, 900 of them cached, 45 out: 100 + 90 + 90; b: 180 prompt tokens, 50 out: 180 + 100."""
+    a, b = served("a", 0, 12.0, 45, prompt=1000), served("b", 1, 12.0, 50, prompt=180)
+    a.cached_tokens = 900
+    made = of(a, served("a", 2, 31.0, 1), b, served("b", 3, 31.0, 1))
+    assert made.j_cost_mean == pytest.approx(1.0)
+    assert made.j_share_mean == pytest.approx((1045 + 230) ** 2 / (2 * (1045**2 + 230**2)))
+    assert {one.tenant: one.cost_share for one in made.tenants} == pytest.approx({"a": 0.5, "b": 0.5})
+
+
 def test_small_needs_that_are_met_are_fair_whatever_the_others_get() -> None:
     made = of(served("big", 0, 12.0, 900, t=11.0), served("small", 1, 12.0, 20, t=11.0))
     assert made.slots[0].j_need == pytest.approx(1.0)
