@@ -167,12 +167,12 @@ class Exchange:
             sample.queued_s = _number(fields, b"x-forebay-queue-ms") / 1000
         sample.reason = _field(fields, b"x-forebay-reason")
         self._retry_after_s = _number(fields, b"retry-after")
-        api = self.request.api
+        api, kind = self.request.api, fields.get(b"content-type", b"").lower()
         if status != 200:
             self._answer = Refusal(sample)
         elif api is None:
             self._answer = Page()
-        elif b"event-stream" in fields.get(b"content-type", b"").lower():
+        elif b"event-stream" in kind or (sample.streamed and b"json" not in kind):
             self._answer = Stream(api, sample, self.said)
         else:
             self._answer = Whole(api, sample, self.said)

@@ -45,8 +45,11 @@ class Beholder(Watcher, Protocol):
 class Sender:
     """One run of one share of a schedule."""
 
-    def __init__(self, share: Share, targets: Targets, options: ClientOptions, beholder: Beholder) -> None:
-        """`options.max_open` is of this process."""
+    def __init__(
+        self, share: Share, targets: Targets, options: ClientOptions, beholder: Beholder, *, keep: bool = True
+    ) -> None:
+        """`options.max_open` is of this process. Without `keep` the beholder alone gets the samples."""
+        self._keep = keep
         self._share = share
         self._targets = targets
         self._options = options
@@ -187,7 +190,8 @@ class Sender:
     def _sample(self, item: Item) -> Sample:
         sample = planned_sample(item.planned, item.t, self._share)
         sample.endpoint = item.route.endpoint
-        self._samples.append(sample)
+        if self._keep:
+            self._samples.append(sample)
         return sample
 
 

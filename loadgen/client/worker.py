@@ -16,7 +16,7 @@ from loadgen import tasks
 from loadgen.client.health import Pulse
 from loadgen.client.notes import LENGTH, Beat, Done, Job, Note, Order, Ready, Stop, Zero, due, ended, framed
 from loadgen.client.sender import Sender
-from loadgen.report.record import Sample
+from loadgen.report.record import Outcome, Sample
 
 FLUSH_S = 0.1
 _order = msgspec.msgpack.Decoder(Order)
@@ -34,7 +34,7 @@ class _Teller:
         self._notes.append(due(sample))
 
     def ended(self, sample: Sample) -> None:
-        if not sample.sent_s:
+        if sample.outcome is Outcome.DROPPED:
             self._notes.append(due(sample))
         self._notes.append(ended(sample))
 
@@ -64,7 +64,7 @@ async def _work() -> None:
     pipe, _ = await loop.connect_write_pipe(asyncio.Protocol, sys.stdout.buffer)
     job = cast(Job, pickle.loads(await _frame(orders)))
     teller = _Teller(pipe.write)
-    sender = Sender(job.share, job.targets, job.options, teller)
+    sender = Sender(job.share, job.targets, job.options, teller, keep=False)
     teller.flush(Ready())
     order = _order.decode(await _frame(orders))
     if isinstance(order, Zero):

@@ -56,6 +56,7 @@ class Workers:
         self._beholder = beholder
         self._samples: dict[int, Sample] = {}
         self._workers: list[_Worker] = []
+        self._stop: Stop | None = None
 
     async def run(self, prose: Prose, begins: Callable[[], float]) -> list[Sample]:
         """As `Sender.run`. ClientError when a worker dies."""
@@ -69,18 +70,20 @@ class Workers:
                 self._workers.append(worker)
                 await worker.start(Job(share=share, targets=self._targets, options=options, prose=prose))
             await self._all(worker.ready.wait() for worker in self._workers)
-            zero = begins()
+            order = self._stop or Zero(begins())
             for worker in self._workers:
-                worker.tell(Zero(zero))
+                worker.tell(order)
             await self._all(worker.done.wait() for worker in self._workers)
         finally:
             await asyncio.gather(*(worker.end() for worker in self._workers))
         return sorted(self._samples.values(), key=attrgetter("sched_s"))
 
     def stop(self, grace_s: float) -> None:
-        """As `Sender.stop`."""
+        """As `Sender.stop`, also before all of them have started."""
+        self._stop = Stop(grace_s)
         for worker in self._workers:
-            worker.tell(Stop(grace_s))
+            if worker.ready.is_set():
+                worker.tell(self._stop)
 
     async def _all(self, waits: Iterable[object]) -> None:
         """Until all of it has come; ClientError when a worker dies first."""

@@ -92,6 +92,7 @@ async def test_an_answer_in_pieces_gives_all_its_times_and_what_the_gateway_says
         ((wire.answer(b'{"choices":[', extra=[]), HANG), Outcome.ERROR_PROTOCOL, 200),
         ((b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 2, *wire.stream(wire.events("chat", WORDS))), Outcome.OK, 200),
         ((wire.json_answer(wire.body("chat", "hi")),), Outcome.OK, 200),  # a server that does not stream
+        ((wire.answer(b"".join(wire.events("chat", WORDS)), content_type="text/plain"),), Outcome.OK, 200),  # or not say so
     ],
 )  # fmt: skip
 async def test_how_the_connection_ends_decides_what_an_answer_was(

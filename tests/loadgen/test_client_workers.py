@@ -85,6 +85,16 @@ async def test_stop_reaches_the_workers() -> None:
     assert children() == set()
 
 
+async def test_stop_before_the_workers_have_started_sends_nothing() -> None:
+    watched = Seen()
+    running = client(schedule(planned(0)), ["http://127.0.0.1:9"], watched, workers=2)
+    run = asyncio.create_task(running.run(PROSE))
+    await asyncio.sleep(0)
+    running.stop(grace_s=1.0)
+    assert await asyncio.wait_for(run, 20) == [] and watched.ended_as == {}
+    assert children() == set()
+
+
 async def test_a_worker_that_dies_is_an_error_that_says_so_and_the_others_end() -> None:
     watched = Seen()
     async with ScriptEngine(lambda seen: [HANG]) as engine:
