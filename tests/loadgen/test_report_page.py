@@ -1,6 +1,8 @@
 """What people see: the console page at every width, and one HTML file that needs nothing and nobody."""
 
 import re
+import subprocess
+import sys
 from array import array
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -174,7 +176,7 @@ def test_the_page_has_every_plot_there_is_something_for(report: Report, text: st
     assert all(more[title].split(">", 1)[1] in text for title in same), "equal reports give equal pages"
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(300)])])
 def test_fifty_thousand_requests_fit_in_three_megabytes(tmp_path: Path, count: int) -> None:
     """Points are thinned; the report itself keeps every first token."""
     random = Random(1)
@@ -200,3 +202,9 @@ def test_names_may_be_anything(tmp_path: Path) -> None:
     svg = fairness(reported(tmp_path, rows), "f")
     assert "$x^2$ &amp; &lt;b&gt;" in svg
     Balanced().feed(svg)
+
+
+def test_nothing_loads_the_plotting_library_before_a_page_is_drawn() -> None:
+    code = "import sys, loadgen.report.command, loadgen.report.compare_command, gateway.__main__; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
