@@ -15,7 +15,7 @@ from tests.kit.script_engine import HANG, Seen, Step
 from tests.kit.sizes import patience, sized
 from tests.kit.tenants import tenant
 
-pytestmark = [needs_redis, pytest.mark.timeout(patience(60, 300))]
+pytestmark = [needs_redis, pytest.mark.timeout(patience(120, 300))]
 
 LIMIT = sized(300, 1000)
 TRIES = sized(900, 5000)

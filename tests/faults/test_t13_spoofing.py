@@ -22,7 +22,7 @@ from tests.kit.sizes import patience, sized
 from tests.kit.stage import Stage, stage
 from tests.kit.tenants import bearer, secret, tenant
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(patience(60, 300))]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(patience(120, 300))]
 
 SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
 ROUTES = ("chat", "completions", "messages")

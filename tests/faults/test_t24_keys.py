@@ -24,7 +24,7 @@ from tests.kit.sizes import NIGHTLY, patience, sized
 from tests.kit.stage import Stage, quantile, stage
 from tests.kit.tenants import bearer, key, secret, tenant
 
-pytestmark = pytest.mark.timeout(patience(60, 600))
+pytestmark = pytest.mark.timeout(patience(120, 600))
 
 SALT = "canary-salt-0123456789abcdef0123"
 GUESSES = sized(5_000, 100_000)

@@ -35,7 +35,7 @@ async def replica(
         server = await stack.enter_async_context(RedisServer(directory))
         acme = tenant("acme", limits=limits)
         one = await stack.enter_async_context(served(directory, [acme], redis={"url": server.url, **redis}))
-        await soon(lambda: calls(one, "good") > 0, 5, "the store answers")
+        await soon(lambda: calls(one, "good") > 0, 15, "the store answers")
         yield one, server
 
 
@@ -52,7 +52,7 @@ def ask(one: Served) -> Any:
 @holds("redis.timeout_s", instead=1)
 async def timeout(directory: Path) -> None:
     """Of a frozen store five calls fail in much less than five seconds."""
-    async with replica(directory, timeout_s=0.02, sync_s=0.05) as (one, server):
+    async with replica(directory, timeout_s=0.2, sync_s=0.05) as (one, server):
         server.process.signal(signal.SIGSTOP)
         try:
             await soon(lambda: calls(one, "failed") >= 5, 4, "calls fail in time")
@@ -68,7 +68,7 @@ async def connect_timeout(directory: Path) -> None:
             filler.setblocking(False)
             filler.connect_ex(jammed.getsockname())
         url = f"redis://127.0.0.1:{jammed.getsockname()[1]}"
-        redis = {"url": url, "connect_timeout_s": 0.02, "timeout_s": 1, "sync_s": 0.05}
+        redis = {"url": url, "connect_timeout_s": 0.2, "timeout_s": 1, "sync_s": 0.05}
         async with served(directory, [tenant("acme", limits=RATES)], redis=redis) as one:
             await soon(lambda: calls(one, "failed") >= 5, 4, "connecting fails in time")
 
