@@ -62,7 +62,7 @@ agree: $(READY) ## Do live and simulated runs agree? 20 minutes on an idle machi
 	$(BIN)/python -m loadgen.agree $(ARGS)
 
 # Built from a copy: what is compiled must never lie beside the sources, where it would hide changes to them.
-wheel: $(READY) ## A wheel in dist/ with compiled decisions: half the time in the core (docs/adr/0013-compiled-policies.md).
+wheel: $(READY) ## A compiled wheel in dist/: a third fewer instructions for a request (docs/adr/0013-compiled-policies.md).
 	@command -v cc >/dev/null && $(BIN)/python -c 'import os, sysconfig; raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
 		|| { echo "A C compiler or Python's headers are missing. On Debian: apt-get install -y gcc python3-dev" >&2; exit 1; }
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \

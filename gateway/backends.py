@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from gateway import tasks
 from gateway.callers import ServedModel
@@ -19,9 +20,14 @@ from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
 from policies.decisions import Reason
 
-MARGIN_S = 2.0  # a pooled connection is given up so long before its engine would close it (http.md 10)
-FLOOR_S, CEILING_S = 1.0, 60.0
+MARGIN_S: Final = 2.0  # a pooled connection is given up so long before its engine would close it (http.md 10)
+FLOOR_S: Final = 1.0
+CEILING_S: Final = 60.0
 Connected = Callable[[UpstreamConnection | None], None]
+
+
+class CrossedPartition(Exception):
+    """A request was given an endpoint of another partition than its tenant's: a bug, caught before a byte is sent."""
 
 
 class Backend:

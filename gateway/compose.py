@@ -7,17 +7,18 @@ import itertools
 import os
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.dialects.answers import ErrorAnswer
 from gateway.dialects.routes import Dialect, Route
 from gateway.http.head import Head
 from gateway.telemetry.record import RequestRecord
 
-_ANTHROPIC = re.compile(rb"[A-Za-z0-9,._ -]{1,512}\Z").match
-_TRACE = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
-_ANTHROPIC_API = Dialect.ANTHROPIC
-_TRACESTATE_BYTES = 512
-_STRIPPED_BYTES = 256
+_ANTHROPIC: Final = re.compile(rb"[A-Za-z0-9,._ -]{1,512}\Z").match
+_TRACE: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z").match
+_ANTHROPIC_API: Final = Dialect.ANTHROPIC
+_TRACESTATE_BYTES: Final = 512
+_STRIPPED_BYTES: Final = 256
 Trace = tuple[bytes, bytes, bytes]  # trace id, flags and the line of `tracestate` of a client that traces
 
 
@@ -38,7 +39,7 @@ class Ids:
         return self._left.pop()
 
 
-_LAST = [f"{number:02x}" for number in reversed(range(256))]
+_LAST: Final = [f"{number:02x}" for number in reversed(range(256))]
 
 
 class EngineHead:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
@@ -17,16 +18,16 @@ from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.types import Band, InferenceRequest
 
-_GENERATE = Kind.GENERATE
-BYTES_PER_TOKEN = 4.0  # until it is learned per tenant and model (scheduling.md 3)
-SPARSEST_BYTES_PER_TOKEN = 8  # no text has fewer tokens than this: only then is a prompt surely too long
-TEXT_ROUTE_S = 5.0  # the whole of a route that runs on an engine's API process
-_DIGITS = re.compile(rb"[0-9]{1,10}\Z").match
-_SECONDS = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
-_MEDIA = re.compile(  # quotes in text are escaped, so this stands only where a part begins
+_GENERATE: Final = Kind.GENERATE
+BYTES_PER_TOKEN: Final = 4.0  # until it is learned per tenant and model (scheduling.md 3)
+SPARSEST_BYTES_PER_TOKEN: Final = 8  # no text has fewer tokens than this: only then is a prompt surely too long
+TEXT_ROUTE_S: Final = 5.0  # the whole of a route that runs on an engine's API process
+_DIGITS: Final = re.compile(rb"[0-9]{1,10}\Z").match
+_SECONDS: Final = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
+_MEDIA: Final = re.compile(  # quotes in text are escaped, so this stands only where a part begins
     rb'"type"\s*:\s*"(?:image_url|image|input_image|input_audio|audio_url|video_url|file|input_file|document)"'
 ).findall
-_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
+_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
 
 
 def takes(kind: str, route: Route) -> bool:
@@ -125,12 +126,12 @@ class Wishes:
     lines: bytes  # for the engine
     trace: Trace | None
     media_checked: bool = False  # its media type and coding were found good
-    book: object = None
+    book: Any = None  # a Book
     caller: Caller | None = None
     band: str = ""
     odd: Urgency | None = None  # the class asked for is not the one given
 
-    def belong(self, caller: Caller, book: object, bands: Mapping[str, Band]) -> None:
+    def belong(self, caller: Caller, book: Any, bands: Mapping[str, Band]) -> None:
         """The credential is that of a caller, by a book of keys."""
         self.book, self.caller = book, caller
         found = urgency(self.asked_band, caller, bands)

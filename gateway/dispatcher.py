@@ -9,14 +9,14 @@ import math
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, time
-from typing import Protocol
+from typing import Final, Protocol
 
 from policies.core import Core
 from policies.decisions import Decision
 from policies.events import Arrived, Event, Tick, WallClock
 from policies.types import InferenceRequest
 
-CLOCK_STEP_S = 0.5  # by which the wall clock may wander untold
+CLOCK_STEP_S: Final = 0.5  # by which the wall clock may wander untold
 Record = Callable[[float, Event, list[Decision]], None]
 
 

@@ -1,31 +1,32 @@
 """Why a request went where it went: what the core was told and decided about the last few thousand.
 
-On a request's path only references are kept, of objects that exist anyway; nothing is copied but the facts of the
-request, because its chain of hashes may be long. Who asks has the steps searched through, which takes some 5 ms. Bounds:
-the last `ROOM` steps, of which a request has three or four, of some 0.5 KiB each.
+On a request's path only references are kept, of objects that exist anyway; nothing is copied but a request whose chain
+of hashes is long. Who asks has the steps searched through, which takes some 5 ms. Bounds: the last `ROOM` steps, of which
+a request has three or four, of some 0.5 KiB each.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reject
 from policies.events import Arrived, Bounced, Cancelled, Event, Finished, FirstToken
+from policies.types import InferenceRequest
 
-ROOM = 16384
+ROOM: Final = 16384
+KEPT_BLOCKS: Final = 8  # of a chain: 256 bytes
 
-Step = tuple[float, tuple[Any, ...] | Event, Sequence[Decision]]  # of an arrival its facts stand for it
+Step = tuple[float, InferenceRequest | Event, Sequence[Decision]]  # of an arrival the request stands for it
 
-_NAMES = (
+_NAMES: Final = (
     "id", "tenant", "model", "band", "route", "streamed", "arrived_s", "deadline_s", "prompt_tokens",
     "max_output_tokens", "sequences", "body_bytes", "session", "text_bytes", "kind", "shape",
 )  # fmt: skip
-_facts = attrgetter(*_NAMES)
-_OF_ONE = (FirstToken, Finished, Bounced, Cancelled)
-_WHAT: dict[type, str] = {
+_OF_ONE: Final = (FirstToken, Finished, Bounced, Cancelled)
+_WHAT: Final[dict[type, str]] = {
     Dispatch: "dispatch",
     Reject: "reject",
     Evict: "evict",
@@ -46,25 +47,28 @@ class Explain:
     def record(self, now: float, event: Event, decisions: Sequence[Decision]) -> None:
         """The core has handled `event` at `now`."""
         if isinstance(event, Arrived):
-            self._steps.append((now, _facts(event.request), decisions))
+            request = event.request
+            if len(request.prefix) > KEPT_BLOCKS:
+                request = replace(request, prefix=())
+            self._steps.append((now, request, decisions))
         elif decisions or isinstance(event, _OF_ONE):
             self._steps.append((now, event, decisions))
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """What happened to a request, times in ms since its arrival; None when nothing is known of it (any more)."""
-        arrival: tuple[Any, ...] | None = None
+        arrival: InferenceRequest | None = None
         steps: list[tuple[float, Any]] = []
         for now, what, decisions in self._steps:
-            if isinstance(what, tuple):
-                arrival = what if what[0] == request_id and arrival is None else arrival
+            if isinstance(what, InferenceRequest):
+                arrival = what if what.id == request_id and arrival is None else arrival
             elif isinstance(what, _OF_ONE) and what.request_id == request_id:
                 steps.append((now, what))
             steps += [(now, decision) for decision in decisions if decision.request_id == request_id]
         return _told(arrival, steps) if arrival is not None else None
 
 
-def _told(arrival: tuple[Any, ...], steps: list[tuple[float, Any]]) -> dict[str, Any]:
-    facts = dict(zip(_NAMES, arrival, strict=True))
+def _told(arrival: InferenceRequest, steps: list[tuple[float, Any]]) -> dict[str, Any]:
+    facts: dict[str, Any] = {name: getattr(arrival, name) for name in _NAMES}
     arrived_s = facts.pop("arrived_s")
     facts["deadline_ms"] = _ms(facts.pop("deadline_s") - arrived_s)
     facts["class"] = facts.pop("band")

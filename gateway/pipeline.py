@@ -5,7 +5,7 @@ body -> dialect -> facts -> core -> engine -> answer                `run.py`
 """
 
 import time
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
@@ -22,11 +22,12 @@ from gateway.services import Services
 from gateway.tenants.identify import expired
 from policies.decisions import Reason
 
-_LOCAL, _TEXT = Kind.LOCAL, Kind.TEXT
-_OPEN = frozenset({"livez", "readyz"})  # no key is asked for
-USAGE_EVERY_S = 1.0  # for each key
-_JSON = b"application/json"
-_PLAIN = b"content-type: text/plain\r\ncache-control: no-store\r\n"
+_LOCAL: Final = Kind.LOCAL
+_TEXT: Final = Kind.TEXT
+_OPEN: Final = frozenset({"livez", "readyz"})  # no key is asked for
+USAGE_EVERY_S: Final = 1.0  # for each key
+_JSON: Final = b"application/json"
+_PLAIN: Final = b"content-type: text/plain\r\ncache-control: no-store\r\n"
 
 
 class Pipeline:

@@ -4,6 +4,7 @@ Where a request to an engine goes in between is told in `run.py`.
 """
 
 from time import monotonic
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,10 +20,11 @@ from gateway.http.exchange import Exchange
 from gateway.relay.attempt import Attempt
 from gateway.services import Services
 from gateway.telemetry.metrics import Lane
-from gateway.telemetry.record import RequestRecord, ms
+from gateway.telemetry.record import RequestRecord
+from gateway.telemetry.units import ms
 from policies.decisions import Reason
 
-_ANTHROPIC = Dialect.ANTHROPIC  # a member found in its class costs as much as a call
+_ANTHROPIC: Final = Dialect.ANTHROPIC  # a member found in its class costs as much as a call
 
 
 class Request:

@@ -12,9 +12,10 @@ import asyncio
 from collections.abc import Mapping
 from copy import copy
 from time import monotonic
+from typing import Final
 
 from gateway import describe
-from gateway.backends import Backend
+from gateway.backends import Backend, CrossedPartition
 from gateway.callers import Caller, urgency
 from gateway.compose import EngineHead
 from gateway.dialects import quota
@@ -27,30 +28,29 @@ from gateway.relay.attempt import Attempt
 from gateway.relay.choose import choose
 from gateway.relay.end import COMPLETED, End, How
 from gateway.request import Request
-from gateway.telemetry.record import ms
+from gateway.telemetry.units import ms
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject
 from policies.events import Bounced, Cancelled, Cause, Finished, FirstToken, Outcome
 from policies.types import Band, InferenceRequest
 
-TEXT_AT_ONCE = 2  # on one endpoint: these routes stall an engine's API process (CVE-2025-62426)
+TEXT_AT_ONCE: Final = 2  # on one endpoint: these routes stall an engine's API process (CVE-2025-62426)
 
 # The terms of the conservation invariant (faults.md 1).
-_REFUSED: dict[type[Decision], str] = {Reject: "rejected", Evict: "expired", Fail: "failed"}
-_RESULTS = {How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
-_TEXT_FULL = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
-_NOT_CONNECTED = End(How.BOUNCED, cause=Cause.CONNECT)
+_REFUSED: Final[dict[type[Decision], str]] = {Reject: "rejected", Evict: "expired", Fail: "failed"}
+_RESULTS: Final = {How.REFUSED: "finished", How.BOUNCED: "bounced", How.BROKEN: "broken"}
+_TEXT_FULL: Final = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
+_NOT_CONNECTED: Final = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
-_BOUNCED, _TEXT, _COMPLETED = How.BOUNCED, Kind.TEXT, Outcome.COMPLETED
-
-
-class CrossedPartition(Exception):
-    """A request was given an endpoint of another partition than its tenant's: a bug, caught before a byte is sent."""
+_BOUNCED: Final = How.BOUNCED
+_TEXT: Final = Kind.TEXT
+_COMPLETED: Final = Outcome.COMPLETED
 
 
 class Run(Request):
     """One request on its way, and the owner of its attempts."""
 
-    first_byte_by_s = deadline_s = 0.0  # on time.monotonic()
+    first_byte_by_s = 0.0  # on time.monotonic()
+    deadline_s = 0.0
     _backend: Backend  # of the last attempt
     _head: EngineHead  # what is the same of every request to it on this route
     _number = 0  # of the last attempt

@@ -10,6 +10,7 @@ after.
 """
 
 from math import inf
+from typing import Final
 
 from policies.saturation import ahead_tokens, pool_saturation, service_s
 from policies.state.forecasts import Forecast
@@ -17,11 +18,11 @@ from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Settings
 
-OVERHEAD_S = 0.01  # network and HTTP, until the margin has learned better
-LIKELY_LATE = 2.5  # times the time left, a typical first token is expected: refused where late is no use
-SHED_FROM = 0.7  # of its patience that the wait is expected to take
-CODEL_RATIO = 0.25  # of the promised first token is the wait to aim at
-CODEL_INTERVAL_S = 1.0
+OVERHEAD_S: Final = 0.01  # network and HTTP, until the margin has learned better
+LIKELY_LATE: Final = 2.5  # times the time left, a typical first token is expected: refused where late is no use
+SHED_FROM: Final = 0.7  # of its patience that the wait is expected to take
+CODEL_RATIO: Final = 0.25  # of the promised first token is the wait to aim at
+CODEL_INTERVAL_S: Final = 1.0
 
 
 def expected_s(pool: PoolQueue, ticket: Ticket) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from policies import admission, classes, ordering, pool
 from policies.decisions import Reason
@@ -17,8 +18,8 @@ from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 from policies.types import Band, InferenceRequest, Settings
 
-_COMPLETED = Outcome.COMPLETED  # a member found in its class costs as much as a call
-CONFIRM_AFTER_S = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
+_COMPLETED: Final = Outcome.COMPLETED  # a member found in its class costs as much as a call
+CONFIRM_AFTER_S: Final = 1.0  # a shorter answer renews nothing in the prefix index: its dispatch has just done so
 
 
 class Assessing:

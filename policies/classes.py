@@ -10,18 +10,23 @@ the one with the oldest head that has waited too long; else the most urgent. On 
 other.
 """
 
+from typing import Final
+
 from policies.fairness import cost_of, forget
 from policies.state.queues import PoolQueue
 from policies.state.shares import CREDIT, OVERDUE, RANK, Share
 from policies.state.tickets import Ticket
 
-HELD_BACK_RATIO = 0.5  # of the prefill bound, for those two classes and more below the most urgent of the last minute
-URGENT_RATIO = 1.5  # of it, for the most urgent class: it never waits for a step that others have filled
-LATELY_S = 60.0
-NOTED_S = 1.0  # a class that comes all the time is noted so often
-OVERDUE_EVERY = 4  # one dispatch in so many is for who has waited too long
-STARVED_S, STARVED_SLOS = 2.0, 2.0  # too late to be in time, one has waited too long after the longer of both
-CREDIT_QUANTA = 4.0
+HELD_BACK_RATIO: Final = (
+    0.5  # of the prefill bound, for those two classes and more below the most urgent of the last minute
+)
+URGENT_RATIO: Final = 1.5  # of it, for the most urgent class: it never waits for a step that others have filled
+LATELY_S: Final = 60.0
+NOTED_S: Final = 1.0  # a class that comes all the time is noted so often
+OVERDUE_EVERY: Final = 4  # one dispatch in so many is for who has waited too long
+STARVED_S: Final = 2.0  # too late to be in time, one has waited too long after the longer of both
+STARVED_SLOS: Final = 2.0
+CREDIT_QUANTA: Final = 4.0
 
 
 def came(pool: PoolQueue, share: Share, now: float) -> None:

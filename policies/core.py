@@ -4,13 +4,13 @@ Rules:
 - `handle` is the only way in. It never reads a clock, awaits, logs or raises for a request: a refusal is a decision.
 - Late binding: a request goes to an endpoint when that endpoint can start it soon, and waits here until then.
 - An event about an attempt counts once. Late, double and unknown ones change nothing.
-- What it learns (lengths, speeds, prefixes, margins) it learns from events alone.
-- The same events at the same times give the same decisions, in any process (`forebay replay`).
+- What it learns it learns from events alone: the same at the same times give the same decisions (`forebay replay`).
 """
 
 from collections.abc import Sequence
 from math import inf
 from random import Random
+from typing import Final
 
 from policies.admission import left_queue
 from policies.assessing import Assessing, expiry
@@ -50,10 +50,10 @@ from policies.types import InferenceRequest, Settings
 
 __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "Totals"]
 
-REESTIMATES = 4  # of how long an answer will be, while it runs
-SWEEP_S = 1.0  # between looks at what changes slowly
-_COMPLETED = Outcome.COMPLETED  # a member found in its class costs as much as a call
-SWEEP_BLOCKS = 5_000  # of endpoints that are gone are forgotten then
+REESTIMATES: Final = 4  # of how long an answer will be, while it runs
+SWEEP_S: Final = 1.0  # between looks at what changes slowly
+_COMPLETED: Final = Outcome.COMPLETED  # a member found in its class costs as much as a call
+SWEEP_BLOCKS: Final = 5_000  # of endpoints that are gone are forgotten then
 
 
 class Core(Seen):
@@ -100,10 +100,10 @@ class Core(Seen):
 
     def _take(self, event: Event, now: float, out: list[Decision]) -> Decision | None:
         match event:
-            case FirstToken():
-                self._first_token(event, now)
             case Finished():
                 self._finished(event, now)
+            case FirstToken():
+                self._first_token(event, now)
             case Cancelled():
                 self._cancelled(event, now)
             case Bounced():

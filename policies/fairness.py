@@ -17,6 +17,7 @@ much is kept for a minute.
 from collections.abc import Iterable, Iterator
 from math import floor, inf
 from operator import attrgetter
+from typing import Final
 
 from policies.state.flows import Flow
 from policies.state.ledger import Attempt
@@ -24,10 +25,10 @@ from policies.state.shares import Account, Share
 from policies.state.tickets import Ticket
 from policies.types import Fairness
 
-AWAY_S = 1.0
-LEAST = 1e-9  # of a round: one that is new is served first at least once
-DEBT_KEPT_S = 60.0
-DEBT_ROUNDS = 16.0  # a request that cost more than was thought takes so many rounds at most
+AWAY_S: Final = 1.0
+LEAST: Final = 1e-9  # of a round: one that is new is served first at least once
+DEBT_KEPT_S: Final = 60.0
+DEBT_ROUNDS: Final = 16.0  # a request that cost more than was thought takes so many rounds at most
 
 
 def cost(terms: Fairness, uncached: float, cached: float, output: float) -> float:

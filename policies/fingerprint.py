@@ -11,14 +11,15 @@ first block names the isolation domain: chains of two domains have nothing in co
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-TOKEN_BYTES = 4
-FINE_BYTES = 16 * 1024
-COARSE = 4  # beyond FINE_BYTES a block is so many times larger
-MOST_BYTES = 512 * 1024  # 131,072 tokens, llm-d's limit
-HEAD_BYTES = 1024 * TOKEN_BYTES
+TOKEN_BYTES: Final = 4
+FINE_BYTES: Final = 16 * 1024
+COARSE: Final = 4  # beyond FINE_BYTES a block is so many times larger
+MOST_BYTES: Final = 512 * 1024  # 131,072 tokens, llm-d's limit
+HEAD_BYTES: Final = 1024 * TOKEN_BYTES
 
 Text = bytes | memoryview
 

@@ -19,6 +19,7 @@ every fourth of their dispatches is for the starved.
 from collections.abc import Iterator
 from math import ceil, inf
 from operator import itemgetter
+from typing import Final
 
 from policies import classes, fairness
 from policies.events import Bounced, Finished
@@ -30,11 +31,11 @@ from policies.state.shares import OVERDUE, Standing
 from policies.state.tickets import Ticket
 from policies.types import Band
 
-BUCKET_S = 0.05
-ANSWER_SHARE = 0.25  # of the time of an answer that counts as cost beside the prefill
-WAIT_PER_COST = 20.0  # seconds of head start for a second of work, without a promise
-GROUP_BLOCKS = 8  # of a prompt make it one of a group: 512 tokens
-LOST_SLOS = 1.0  # so many times its promise too late, a request no longer pushes ahead
+BUCKET_S: Final = 0.05
+ANSWER_SHARE: Final = 0.25  # of the time of an answer that counts as cost beside the prefill
+WAIT_PER_COST: Final = 20.0  # seconds of head start for a second of work, without a promise
+GROUP_BLOCKS: Final = 8  # of a prompt make it one of a group: 512 tokens
+LOST_SLOS: Final = 1.0  # so many times its promise too late, a request no longer pushes ahead
 
 
 def due_s(band: Band, arrived_s: float, prompt_tokens: int) -> float:

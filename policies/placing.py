@@ -7,6 +7,7 @@ for whom there is room, but for those that wait for a warm engine on purpose.
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from policies import classes, lanes
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
@@ -25,11 +26,11 @@ from policies.state.sessions import Turn
 from policies.state.tickets import Ticket
 from policies.types import Settings
 
-FIRST_TOKEN_SLACK = 1.25  # scheduling.md 5: an answer without a visible first token
-FIRST_TOKEN_LOST = 4.0  # times that, where one should have been seen
-REMATCH_S = 0.25  # what is cached where changes while a request waits
-WARM_GAIN_S = 0.05  # what waiting for a warm engine has to save beyond the wait
-WARM_SLACK_RATIO = 0.5  # of the time until its first token is due it may take, and never longer than it saves
+FIRST_TOKEN_SLACK: Final = 1.25  # scheduling.md 5: an answer without a visible first token
+FIRST_TOKEN_LOST: Final = 4.0  # times that, where one should have been seen
+REMATCH_S: Final = 0.25  # what is cached where changes while a request waits
+WARM_GAIN_S: Final = 0.05  # what waiting for a warm engine has to save beyond the wait
+WARM_SLACK_RATIO: Final = 0.5  # of the time until its first token is due it may take, and never longer than it saves
 
 Place = tuple[Ticket, Sequence[Load]]
 

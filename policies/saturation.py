@@ -8,11 +8,12 @@ does not. KV cache: nine tenths of it. An idle endpoint takes anything of its la
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
-BESIDE_LONG = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
+BESIDE_LONG: Final = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
 
 
 def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Load]:

@@ -9,14 +9,15 @@ load, KubeAI's c = 1.25), unless all are, or unless it saves a very long prompt.
 from collections.abc import Sequence
 from math import ceil
 from random import Random
+from typing import Final
 
 from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
-FEW_SEQS = 16  # so many sequences hardly slow a step: differences among fewer count for little
-SLACK_SEQS = 8  # above its share an endpoint may have in any case
-GREAT_GAIN_TOKENS = 8192  # cached tokens that justify a load ratio of GREAT_GAIN_RATIO
-GREAT_GAIN_RATIO = 2.0
+FEW_SEQS: Final = 16  # so many sequences hardly slow a step: differences among fewer count for little
+SLACK_SEQS: Final = 8  # above its share an endpoint may have in any case
+GREAT_GAIN_TOKENS: Final = 8192  # cached tokens that justify a load ratio of GREAT_GAIN_RATIO
+GREAT_GAIN_RATIO: Final = 2.0
 
 
 def best(loads: Sequence[Load], ticket: Ticket, random: Random) -> Load:

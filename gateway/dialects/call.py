@@ -5,6 +5,8 @@ the last counts, for us and for the engine alike, because it gets the re-assembl
 sets, in the client's order, and copies the rest byte for byte. What a field may be: fields.py and policy.py.
 """
 
+from typing import Final
+
 import msgspec
 
 from gateway.dialects import policy, values
@@ -18,16 +20,16 @@ from policies.decisions import Reason
 
 __all__ = ["Call", "FieldRules", "Target", "read", "write"]
 
-LARGE_BYTES = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
-SMALL_FIELDS_BYTES = 128 * 1024
-MOST_TOKENS = 2**31 - 1
+LARGE_BYTES: Final = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
+SMALL_FIELDS_BYTES: Final = 128 * 1024
+MOST_TOKENS: Final = 2**31 - 1
 
-_encode = msgspec.json.Encoder().encode
-_TRUE = msgspec.Raw(b"true")
-_FALSE = msgspec.Raw(b"false")
-_USAGE_ONLY = msgspec.Raw(b'{"include_usage":true}')
-_TEXT = Kind.TEXT
-_USAGE_ROUTES = frozenset({"chat", "completions"})
+_encode: Final = msgspec.json.Encoder().encode
+_TRUE: Final = msgspec.Raw(b"true")
+_FALSE: Final = msgspec.Raw(b"false")
+_USAGE_ONLY: Final = msgspec.Raw(b'{"include_usage":true}')
+_TEXT: Final = Kind.TEXT
+_USAGE_ROUTES: Final = frozenset({"chat", "completions"})
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):

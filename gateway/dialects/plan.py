@@ -4,11 +4,12 @@ Clients send the same few fields again and again. Only lists of names that the t
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.dialects.fields import BULKY, TABLES, Group, Media, Table
 
-MOST_PLANS = 1024
-_COPIES = ("n", "best_of")
+MOST_PLANS: Final = 1024
+_COPIES: Final = ("n", "best_of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Plan:
     copies: tuple[str, ...]
 
 
-_plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
+_plans: Final[dict[tuple[str, tuple[str, ...]], Plan]] = {}
 
 
 def plan_of(route: str, names: tuple[str, ...]) -> Plan:

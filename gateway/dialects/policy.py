@@ -6,6 +6,7 @@ write their defaults out.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -24,13 +25,13 @@ from gateway.dialects.values import (
 from gateway.errors import GatewayError
 from policies.decisions import Reason
 
-BULKY_BYTES = 256 * 1024
-STOPS_BYTES = 64 * 1024
-NOTICE_BYTES = 256
-MOST_COPIES = 8  # vLLM's own bound is 16384: CVE-2026-34756
+BULKY_BYTES: Final = 256 * 1024
+STOPS_BYTES: Final = 64 * 1024
+NOTICE_BYTES: Final = 256
+MOST_COPIES: Final = 8  # vLLM's own bound is 16384: CVE-2026-34756
 
-_TEMPLATE_KEYS = frozenset({"enable_thinking", "thinking"})
-_HEADER_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_TEMPLATE_KEYS: Final = frozenset({"enable_thinking", "thinking"})
+_HEADER_SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ def _biases(name: str, raw: msgspec.Raw) -> None:
         raise invalid(name, "must have at most 1024 entries")
 
 
-LIMITS: Mapping[str, Callable[[str, msgspec.Raw], None]] = {
+LIMITS: Final[Mapping[str, Callable[[str, msgspec.Raw], None]]] = {
     "n": _copies,
     "best_of": _copies,
     "logprobs": _logprobs,

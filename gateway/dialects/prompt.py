@@ -11,6 +11,7 @@ Token ids are decoded, since their blocks are numbers of ids: at most `IDS_BYTES
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 import xxhash
@@ -20,32 +21,32 @@ from gateway.dialects.routes import Kind
 from gateway.dialects.values import Fields
 from policies import fingerprint
 
-IDS_BYTES = 128 * 1024
-SAMPLE_BYTES = 256
-_HALF = SAMPLE_BYTES // 2
-CODE_SHARE = 1 / 25  # one of these characters in 200 is in prose, in code one in 4 to 16
-CJK_SHARE = 1 / 2
+IDS_BYTES: Final = 128 * 1024
+SAMPLE_BYTES: Final = 256
+_HALF: Final = SAMPLE_BYTES // 2
+CODE_SHARE: Final = 1 / 25  # one of these characters in 200 is in prose, in code one in 4 to 16
+CJK_SHARE: Final = 1 / 2
 
-_GENERATE = Kind.GENERATE
-_LIST = ord("[")
-_SPACE = b" \t\r\n"
-_IDS = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
-_ROLE = re.compile(rb'"role"\s*:\s*"(\w*)"').match
-_SYSTEM = (b"system", b"developer")
-_ALL = bytes(range(256))
-_ALL_BUT_CODE = _ALL.translate(None, b"{}[]()<>=;")
-_ALL_BUT_CJK = _ALL[:0xE3] + _ALL[0xEE:]  # the first of three bytes: U+3000 to U+DFFF
-_decode_ids = msgspec.json.Decoder(list[int]).decode
+_GENERATE: Final = Kind.GENERATE
+_LIST: Final = ord("[")
+_SPACE: Final = b" \t\r\n"
+_IDS: Final = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
+_ROLE: Final = re.compile(rb'"role"\s*:\s*"(\w*)"').match
+_SYSTEM: Final = (b"system", b"developer")
+_ALL: Final = bytes(range(256))
+_ALL_BUT_CODE: Final = _ALL.translate(None, b"{}[]()<>=;")
+_ALL_BUT_CJK: Final = _ALL[:0xE3] + _ALL[0xEE:]  # the first of three bytes: U+3000 to U+DFFF
+_decode_ids: Final = msgspec.json.Decoder(list[int]).decode
 
 # Fields that may fix the form of an answer, that always do, that force a tool, and that say how long to think.
-_FORMATS = ("response_format", "text", "output_config")
-_GRAMMARS = (
+_FORMATS: Final = ("response_format", "text", "output_config")
+_GRAMMARS: Final = (
     "structured_outputs", "json_schema", "regex", "ebnf",
     "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
-_TOOLS = ("tool_choice", "function_call")
-_EFFORTS = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
-_SHAPES = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
+_TOOLS: Final = ("tool_choice", "function_call")
+_EFFORTS: Final = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
+_SHAPES: Final = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ path under another method is a 405. The path sent upstream is a constant of the 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import GatewayError
@@ -50,9 +51,9 @@ def _local(name: str, path: str) -> Route:
     return Route(name=name, method="GET", path=path, upstream_path=b"", kind=Kind.LOCAL, dialect=Dialect.OPENAI)
 
 
-MODEL = _local("model", "/v1/models/{id}")
+MODEL: Final = _local("model", "/v1/models/{id}")
 
-ROUTES = (
+ROUTES: Final = (
     _post("chat", "/v1/chat/completions", Kind.GENERATE),
     _post("completions", "/v1/completions", Kind.GENERATE),
     _post("responses", "/v1/responses", Kind.GENERATE),
@@ -72,9 +73,9 @@ ROUTES = (
     _local("readyz", "/readyz"),
 )
 
-_MODEL_PREFIX = b"/v1/models/"
-_TABLE = {(route.method.encode(), route.path.encode()): route for route in ROUTES if route is not MODEL}
-_METHODS = {route.path.encode(): route.method for route in ROUTES if route is not MODEL}
+_MODEL_PREFIX: Final = b"/v1/models/"
+_TABLE: Final = {(route.method.encode(), route.path.encode()): route for route in ROUTES if route is not MODEL}
+_METHODS: Final = {route.path.encode(): route.method for route in ROUTES if route is not MODEL}
 
 
 def match(method: bytes, target: bytes) -> Route:

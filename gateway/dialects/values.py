@@ -3,6 +3,8 @@
 A raw value is JSON that the decoder has already accepted, without space around it; so its first byte tells its type.
 """
 
+from typing import Final
+
 import msgspec
 
 from gateway.errors import GatewayError
@@ -10,15 +12,15 @@ from policies.decisions import Reason
 
 Fields = dict[str, msgspec.Raw]
 
-COUNTED_ITEMS = 262_144  # longer lists are estimated: making a million raw values stops the loop for 50 ms
+COUNTED_ITEMS: Final = 262_144  # longer lists are estimated: making a million raw values stops the loop for 50 ms
 
 decode_fields = msgspec.json.Decoder(Fields).decode
 decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
 
-_NULL = msgspec.Raw(b"null")
-_TRUE = msgspec.Raw(b"true")
-_FALSE = msgspec.Raw(b"false")
+_NULL: Final = msgspec.Raw(b"null")
+_TRUE: Final = msgspec.Raw(b"true")
+_FALSE: Final = msgspec.Raw(b"false")
 
 
 def invalid(name: str, fault: str) -> GatewayError:

@@ -13,16 +13,18 @@ import sys
 import termios
 from enum import IntEnum
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
-from gateway.http.message import Progress, RequestReader
+from gateway.http.message import NOBODY, Progress, RequestReader
 from gateway.http.shared import Shared
 from policies.decisions import Reason
 
-LINGER_BYTES = 1 << 20
-_HEAD, _BODY, _COMPLETE = Progress
+LINGER_BYTES: Final = 1 << 20
+_HEAD: Final = Progress.HEAD
+_BODY: Final = Progress.BODY
+_COMPLETE: Final = Progress.COMPLETE
 
 
 class State(IntEnum):
@@ -36,13 +38,16 @@ class State(IntEnum):
 
 
 # The members by themselves: to find them in their class costs as much as a call.
-_IDLE, _READING, _BUSY, _LINGER, _CLOSING = State
-_NEVER = math.inf
-_NOBODY = cast(Exchange, None)
+_IDLE: Final = State.IDLE
+_READING: Final = State.READING
+_BUSY: Final = State.BUSY
+_LINGER: Final = State.LINGER
+_CLOSING: Final = State.CLOSING
+_NEVER: Final = math.inf
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection of a client."""
+class ClientConnection:
+    """One connection of a client, an asyncio protocol. (Derived from none: a class that is compiled has no bases that are not.)"""
 
     __slots__ = (
         "_body_began_s",
@@ -74,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
 
     def is_idle(self) -> bool:
         """Between two requests."""
-        return self.state == _IDLE
+        return self.state is _IDLE
 
     def forget_heads(self) -> None:
         """What was concluded from heads that came before holds no longer."""
@@ -107,7 +112,7 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         # Half-close is not supported: a client that has finished sending while it waits for an answer has left.
-        if self.state != _CLOSING:
+        if self.state is not _CLOSING:
             self._gone(stalled=False)
         return False
 
@@ -119,28 +124,28 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self.state == _BUSY:
+        if self.state is _BUSY:
             self.deadline = _NEVER
-        elif self.state == _IDLE:
+        elif self.state is _IDLE:
             self.deadline = monotonic() + self.shared.timers.keepalive_idle_s
         if self.exchange is not None and self.exchange.source is not None:
             self.exchange.source.resume()
 
     def data_received(self, data: bytes) -> None:
         reader = self.reader
-        if self.state == _IDLE:
+        if self.state is _IDLE:
             now = monotonic()
             self.exchange = reader.exchange = Exchange(self, now)
             self.state = _READING
             reader.begin(data)
-            if reader.progress == _HEAD:
+            if reader.progress is _HEAD:
                 self.deadline = now + self.shared.timers.head_s
-        elif self.state == _READING:
+        elif self.state is _READING:
             reader.feed(data)
         else:
             self._discard(data)
             return
-        complete = reader.progress == _COMPLETE
+        complete = reader.progress is _COMPLETE
         if complete:
             self.state = _BUSY
             self.deadline = _NEVER
@@ -148,7 +153,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(reader.exchange, reader.error, close=not complete)
         elif complete:
             self.shared.handler.received(reader.exchange)
-        elif reader.progress == _BODY:
+        elif reader.progress is _BODY:
             self._note_body(reader.exchange)
 
     # -- one request after another ---------------------------------------------------------------------------------
@@ -171,11 +176,11 @@ class ClientConnection(asyncio.Protocol):
         shared, reader = self.shared, self.reader
         shared.held_bytes -= held_bytes
         self.exchange = None
-        reader.exchange = _NOBODY
+        reader.exchange = NOBODY
         if not close:
             self.state = _IDLE
             self.deadline = monotonic() + shared.timers.keepalive_idle_s
-        elif self.state == _BUSY and not reader.excess:
+        elif self.state is _BUSY and not reader.excess:
             self.close()
         else:
             self._linger()
@@ -183,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
         reader = self.reader
-        return reader.excess or self.state != _BUSY or not reader.keep_alive or self.shared.closing
+        return reader.excess or self.state is not _BUSY or not reader.keep_alive or self.shared.closing
 
     def _linger(self) -> None:
         # A plain close while bytes are still coming would reset the connection and take our answer with it.
@@ -194,16 +199,16 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write_eof()
 
     def _discard(self, data: bytes) -> None:
-        if self.state == _BUSY:
+        if self.state is _BUSY:
             self.reader.excess = True
             return
         self._lingered += len(data)
-        if self.state == _LINGER and self._lingered > LINGER_BYTES:
+        if self.state is _LINGER and self._lingered > LINGER_BYTES:
             self.close()
 
     def close(self, *, reset: bool = False) -> None:
         """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
-        if self.state == _CLOSING and not reset:
+        if self.state is _CLOSING and not reset:
             return
         self.state = _CLOSING
         self._undelivered, self.deadline = -1, 0.0
@@ -216,13 +221,13 @@ class ClientConnection(asyncio.Protocol):
     def expired(self, now: float) -> None:
         """This connection's time is up, or may be: the timers of http.md 3.5."""
         timers = self.shared.timers
-        if self.paused or self.state == _CLOSING:
+        if self.paused or self.state is _CLOSING:
             self._check_stall(now)
         elif self.state in (_IDLE, _LINGER):
             self.close()
-        elif self.state == _READING and self.reader.progress == _HEAD:
+        elif self.state is _READING and self.reader.progress is _HEAD:
             self._time_out()
-        elif self.state == _READING:
+        elif self.state is _READING:
             age = now - self._body_began_s
             received = cast(Exchange, self.exchange).body_bytes
             slow = age > timers.body_rate_after_s and received < 1024 * age

@@ -8,14 +8,14 @@ call here does nothing.
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.http.head import Head
 
-_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
-_STATUS_LINES = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
-_CLOSE = b"connection: close\r\n"
-_KEEP = b"connection: keep-alive\r\n"
+_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
+_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
+_CLOSE: Final = b"connection: close\r\n"
+_KEEP: Final = b"connection: keep-alive\r\n"
 
 
 class Source(Protocol):
@@ -58,16 +58,17 @@ class Exchange:
     content_length: int | None = None
     body_bytes = 0
     context: Any = None
-    source: Source | None = None  # what is to be held up while the client is congested
     started = False  # the answer's head has been handed over
     sent_bytes = 0  # of the answer's body
-    _chunked = _closes = False
+    _chunked = False
+    _closes = False
     _head = b""  # of the answer, until it leaves together with the first piece of the body
 
-    def __init__(self, connection: Carrier, received_s: float) -> None:
-        self.connection: Carrier | None = connection
+    def __init__(self, connection: Carrier | None, received_s: float) -> None:
+        self.connection = connection
         self.received_s = received_s  # first byte of the head, time.monotonic()
         self.body: list[bytes] = []
+        self.source: Source | None = None  # what is to be held up while the client is congested
 
     @property
     def peer(self) -> str:

@@ -7,13 +7,13 @@ takes the long way through the parser.
 """
 
 import re
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-MOST_BYTES = 4096  # longer heads are not worth their memory
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,8})\r\n")
-_DIGITS = 8
+MOST_BYTES: Final = 4096  # longer heads are not worth their memory
+_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,8})\r\n")
+_DIGITS: Final = 8
 
 
 class KnownHead(Generic[T]):

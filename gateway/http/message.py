@@ -6,7 +6,7 @@ what else is found in a read belongs to nobody and makes this request the connec
 """
 
 from enum import IntEnum
-from typing import cast
+from typing import Final
 
 import httptools
 
@@ -17,8 +17,8 @@ from gateway.http.known import KnownHead, learn
 from gateway.http.shared import Shared
 from policies.decisions import Reason
 
-LEARNED_HEADS = 4  # of one connection: a client whose heads always differ is not worth more tries
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LEARNED_HEADS: Final = 4  # of one connection: a client whose heads always differ is not worth more tries
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Progress(IntEnum):
@@ -30,12 +30,16 @@ class Progress(IntEnum):
 
 
 # The members by themselves: to find them in their class costs as much as a call.
-_HEAD, _BODY, _COMPLETE = Progress
+_HEAD: Final = Progress.HEAD
+_BODY: Final = Progress.BODY
+_COMPLETE: Final = Progress.COMPLETE
+NOBODY: Final = Exchange(None, 0.0)  # whose request is read between two of them
 
 
 class RequestReader:
     """Reads the requests of one connection, one after another: `begin`, then `feed` until `error` or COMPLETE."""
 
+    __deletable__ = ("_parser",)
     __slots__ = (
         "_deaf",
         "_known",
@@ -59,7 +63,7 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._known: KnownHead[heads.Head] | None = None
         self._learned = 0
-        self.exchange = cast(Exchange, None)
+        self.exchange = NOBODY
         self.progress = _HEAD
         self.error: GatewayError | None = None  # why this request is refused
         self.excess = False  # something came that is not answered: this connection ends with its answer
@@ -109,14 +113,14 @@ class RequestReader:
             self._check_bounds()
 
     def _malformed(self, message: str) -> None:
-        if self.progress == _COMPLETE or self._deaf:
+        if self.progress is _COMPLETE or self._deaf:
             self.excess = True  # garbage behind a complete request
         elif self.error is None:
             self.error = GatewayError(Reason.MALFORMED_HTTP, message)
 
     def _check_bounds(self) -> None:
         """What llhttp does not count, and what it has not delivered yet."""
-        if self.progress == _HEAD:
+        if self.progress is _HEAD:
             if len(self._target) > heads.TARGET_BYTES:
                 self.error = GatewayError(Reason.TARGET_TOO_LONG)
             elif self._wire > heads.HEAD_BYTES:
@@ -132,7 +136,7 @@ class RequestReader:
 
     def _learn(self, data: bytes) -> None:
         head = self.exchange.head
-        if head is None or self.error is not None or self.progress == _HEAD or self._learned >= LEARNED_HEADS:
+        if head is None or self.error is not None or self.progress is _HEAD or self._learned >= LEARNED_HEADS:
             return
         if head.content_length is not None and self.keep_alive and not head.http10 and not head.expects_continue:
             self._learned += 1
@@ -168,7 +172,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
-        if self.progress == _COMPLETE or self.error is not None:
+        if self.progress is _COMPLETE or self.error is not None:
             self._deaf = self.excess = True
 
     def on_url(self, url: bytes) -> None:
@@ -178,7 +182,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser, for trailers too."""
-        if self.progress == _HEAD:
+        if self.progress is _HEAD:
             self._raw.append((name.lower(), value))
             return
         if self._deaf:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from time import monotonic
+from typing import cast
 
 from gateway.http.known import KnownHead, learn
 from gateway.http.resolve import Address
@@ -60,7 +61,7 @@ class EndpointConnections:
             async with asyncio.timeout(limit):
                 host = await self.address.resolve()
                 await loop.create_connection(
-                    lambda: connection,
+                    lambda: cast(asyncio.Protocol, connection),
                     host,
                     self.address.port,
                     ssl=self._tls,

@@ -6,6 +6,7 @@ decides what happens. Timers are a timestamp per connection, looked at by one sw
 
 import asyncio
 import ssl
+from typing import cast
 
 from gateway.http.client import ClientConnection
 from gateway.http.shared import Shared
@@ -26,7 +27,7 @@ class Server:
         loop = asyncio.get_running_loop()
         handshake_s = self.shared.timers.head_s if tls is not None else None
         self._listener = await loop.create_server(
-            lambda: ClientConnection(self.shared),
+            lambda: cast(asyncio.Protocol, ClientConnection(self.shared)),
             host,
             port,
             backlog=4096,

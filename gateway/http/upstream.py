@@ -9,17 +9,19 @@ import select
 import socket
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
 from gateway.http.known import KnownHead
 
-HEAD_BYTES = 65536
-FIELD_BYTES = 16384
-INTERIM_ANSWERS = 8
-JOINED_BYTES = 16384  # up to here one copy is cheaper than a vectored write
-_KEPT = frozenset((b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after"))
+HEAD_BYTES: Final = 65536
+FIELD_BYTES: Final = 16384
+INTERIM_ANSWERS: Final = 8
+JOINED_BYTES: Final = 16384  # up to here one copy is cheaper than a vectored write
+_KEPT: Final = frozenset(
+    (b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after")
+)
 
 
 class Sink(Protocol):
@@ -69,12 +71,16 @@ class Progress(IntEnum):
     MALFORMED = 3
 
 
-_HEAD, _BODY, _COMPLETE, _MALFORMED = Progress
+_HEAD: Final = Progress.HEAD
+_BODY: Final = Progress.BODY
+_COMPLETE: Final = Progress.COMPLETE
+_MALFORMED: Final = Progress.MALFORMED
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One connection to an engine."""
+class UpstreamConnection:
+    """One connection to an engine, an asyncio protocol. (Derived from none: a class that is compiled has no bases that are not.)"""
 
+    __deletable__ = ("_parser",)
     __slots__ = (
         "_at_chunk",
         "_body_pieces",
@@ -166,13 +172,19 @@ class UpstreamConnection(asyncio.Protocol):
         del self._parser  # breaks the cycle between the parser and this
         if sink is None:
             return
-        if exc is None and self._progress == _BODY and self._is_close_delimited():
+        if exc is None and self._progress is _BODY and self._is_close_delimited():
             sink.on_end(by_close=True)
         else:
             sink.on_lost(malformed=False)
 
     def eof_received(self) -> bool:
         return False
+
+    def pause_writing(self) -> None:
+        """The engine reads slowly: the attempt looks at `unsent_bytes` from time to time."""
+
+    def resume_writing(self) -> None:
+        """It has read on."""
 
     def data_received(self, data: bytes) -> None:
         at_chunk = self._at_chunk
@@ -184,7 +196,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         first = not self.received
         self.received = True
-        if self._progress == _HEAD:
+        if self._progress is _HEAD:
             if first and self._take_known(data, sink):
                 return
             self._head_bytes += len(data)
@@ -192,12 +204,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._excess = True
-            if self._progress != _COMPLETE:
+            if self._progress is not _COMPLETE:
                 self._progress = _MALFORMED
         if self._pieces:
             self._hand_over(data)
-        if self._progress != _BODY:
-            if first and self._progress == _COMPLETE:
+        if self._progress is not _BODY:
+            if first and self._progress is _COMPLETE:
                 self._pool.learn(data, self._fields, keep=self._keep and not self._excess)
             self._look()
 
@@ -219,30 +231,30 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _hand_over(self, data: bytes) -> None:
         pieces = self._pieces
-        if self._progress == _COMPLETE:
+        if self._progress is _COMPLETE:
             del pieces[self._body_pieces :]  # what follows the end is nobody's
         sink = self.sink
         at_chunk = None
-        if sink is not None and self._progress != _HEAD and pieces:
+        if sink is not None and self._progress is not _HEAD and pieces:
             at_chunk = sink.on_data(pieces[:])
         pieces.clear()
         # A piece that ends in an empty line cannot have taken the CRLF behind it: that one ended the chunk.
         self._at_chunk = at_chunk if self.sink is not None and data.endswith(b"\n\n\r\n") else None
 
     def _look(self) -> None:
-        if self._progress == _COMPLETE:
+        if self._progress is _COMPLETE:
             self._settle()
-        elif self._progress == _MALFORMED or self._head_bytes > HEAD_BYTES:
+        elif self._progress is _MALFORMED or self._head_bytes > HEAD_BYTES:
             self._give_up()
 
     # -- parser callbacks ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._progress != _HEAD:
+        if self._progress is not _HEAD:
             self._excess = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._progress != _HEAD:
+        if self._progress is not _HEAD:
             return
         if len(name) + len(value) > FIELD_BYTES:
             self._progress = _MALFORMED
@@ -251,7 +263,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fields[name] = value
 
     def on_headers_complete(self) -> None:
-        if self._progress != _HEAD or self.sink is None:
+        if self._progress is not _HEAD or self.sink is None:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:
@@ -270,7 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.sink = None if self.transport.is_closing() else reader
 
     def on_message_complete(self) -> None:
-        if self._progress == _BODY:
+        if self._progress is _BODY:
             self._progress = _COMPLETE
             self._body_pieces = len(self._pieces)
 

@@ -78,8 +78,8 @@ class Attempt:
     streamed = False  # the engine answers with an event stream
     usage: Usage | None = None
     events = 0  # relayed: what is charged when the engine tells no usage
-    _reader: Body | None = None
-    _stalled = (0, 0.0)  # unsent bytes of the request, and since when
+    _unsent_bytes = 0  # of the request, at the last look
+    _unsent_s = 0.0  # since when
 
     def __init__(
         self, owner: Owner, connection: UpstreamConnection, rules: Rules, hide: tuple[bytes, ...], choose: Choose
@@ -89,6 +89,7 @@ class Attempt:
         self.rules = rules
         self.hide = hide  # what of the endpoint no client may read
         self._choose = choose
+        self._reader: Body | None = None
         self.route = owner.route
         self.exchange = owner.exchange
         self.exchange.source = connection
@@ -195,9 +196,9 @@ class Attempt:
 
     def _check_unsent(self, now: float) -> None:
         unsent = self.connection.unsent_bytes() if self.connection else 0
-        if unsent == 0 or unsent != self._stalled[0]:
-            self._stalled = (unsent, now)
-        elif now - self._stalled[1] > self.rules.write_stall_s:
+        if unsent == 0 or unsent != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_s = unsent, now
+        elif now - self._unsent_s > self.rules.write_stall_s:
             self.bounce(Cause.RESET)
 
     # -- Sink: until the head is there -----------------------------------------------------------------------------
@@ -207,7 +208,9 @@ class Attempt:
         self._reader = reader = self._choose(self, status, fields)
         return reader
 
-    on_whole = answer  # head and body came at once
+    def on_whole(self, fields: dict[bytes, bytes], body: bytes) -> None:
+        """Head and body came at once."""
+        self.answer(fields, body)
 
     def on_data(self, pieces: list[bytes]) -> None:
         """Never called: the head comes first."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from gateway.dialects.verdict import Bounce
 from gateway.errors import GatewayError
@@ -33,7 +34,7 @@ class End:
     stale: bool = False
 
 
-COMPLETED = End(How.COMPLETED)
+COMPLETED: Final = End(How.COMPLETED)
 
 
 def end_of(verdict: Bounce | GatewayError) -> End:

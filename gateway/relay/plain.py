@@ -1,5 +1,7 @@
 """Bodies that are no event streams: a whole JSON answer, and an error to be judged."""
 
+from typing import Final
+
 import msgspec
 
 from gateway.dialects.verdict import judge
@@ -9,8 +11,8 @@ from gateway.relay.end import COMPLETED, End, How, end_of
 from policies.decisions import Reason
 from policies.events import Cause
 
-HELD_BODY_BYTES = 1 << 20
-ERROR_BODY_BYTES = 65536
+HELD_BODY_BYTES: Final = 1 << 20
+ERROR_BODY_BYTES: Final = 65536
 
 
 class _Whole:

@@ -7,21 +7,22 @@ token costs. An event of another shape is decoded, and if it bears a token becom
 """
 
 from collections.abc import Callable
+from typing import Final
 
 # Where the text of a token event begins, by route.
-_MARKS = {
+_MARKS: Final = {
     "chat": (b'"content":"', b'"reasoning_content":"', b'"reasoning":"', b'"arguments":"'),
     "completions": (b'"text":"',),
     "messages": (b'"text":"', b'"thinking":"', b'"partial_json":"'),
     "responses": (b'"delta":"',),
 }
-_SHORT = 24  # bytes
-_LEAST = 48  # bytes in common below which a shape says too little
-_BACKSLASH = 92
+_SHORT: Final = 24  # bytes
+_LEAST: Final = 48  # bytes in common below which a shape says too little
+_BACKSLASH: Final = 92
 
 
 # The size lines of chunks as we write them, by size: shared by all streams, so that they stay in the processor's cache.
-_SIZE_LINES = [b"%x\r\n" % size for size in range(4096)]
+_SIZE_LINES: Final = [b"%x\r\n" % size for size in range(4096)]
 
 
 class Shape:

@@ -6,6 +6,7 @@ searched for what matters and decoded when it may be there. An event of more tha
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from gateway.dialects.facts import EventFacts, EventKind
 from gateway.dialects.stream import read_event, watch
@@ -18,11 +19,17 @@ from gateway.relay.shape import Shape, shape_of
 from policies.decisions import Reason
 from policies.events import Cause
 
-HELD_EVENT_BYTES = 65536  # an uncommitted answer waits for its first event no longer than this
-RELEARN = 16  # every so many reads of events of another shape, theirs is learned
-_COLON = 58
-_LF = 10
-_ERROR, _ABORT, _END, _USAGE, _TOKEN, _OTHER, _COMMENT = EventKind
+HELD_EVENT_BYTES: Final = 65536  # an uncommitted answer waits for its first event no longer than this
+RELEARN: Final = 16  # every so many reads of events of another shape, theirs is learned
+_COLON: Final = 58
+_LF: Final = 10
+_ERROR: Final = EventKind.ERROR
+_ABORT: Final = EventKind.ABORT
+_END: Final = EventKind.END
+_USAGE: Final = EventKind.USAGE
+_TOKEN: Final = EventKind.TOKEN
+_OTHER: Final = EventKind.OTHER
+_COMMENT: Final = EventKind.COMMENT
 
 
 class StreamReader:

@@ -5,7 +5,7 @@ neither forge nor flood a line.
 """
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -43,8 +43,8 @@ def _make_printable(record: RequestRecord) -> None:
     record.client_retry, record.stripped = printable(record.client_retry), tuple(map(printable, record.stripped))
 
 
-_now = datetime.now
-_encode = msgspec.json.Encoder().encode
+_now: Final = datetime.now
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def _text(record: RequestRecord) -> bytes:
@@ -55,4 +55,4 @@ def _text(record: RequestRecord) -> bytes:
     return as_text(moment, words, rest)
 
 
-_WORDS = frozenset({"ts", "method", "path", "status", "outcome"})
+_WORDS: Final = frozenset({"ts", "method", "path", "status", "outcome"})

@@ -5,8 +5,9 @@ as objectives (50 ms, 100 ms, 400 ms, 2 s) are bounds themselves, so "share belo
 """
 
 from bisect import bisect_left
+from typing import Final
 
-_STEPS = ("1", "1.5", "2", "3", "4", "5", "7")
+_STEPS: Final = ("1", "1.5", "2", "3", "4", "5", "7")
 
 
 def log_bounds(first_exponent: int, last_exponent: int) -> tuple[float, ...]:
@@ -15,9 +16,9 @@ def log_bounds(first_exponent: int, last_exponent: int) -> tuple[float, ...]:
     return (*(float(f"{step}e{exponent}") for exponent in decades for step in _STEPS), float(f"1e{last_exponent}"))
 
 
-REQUEST_BOUNDS = (*log_bounds(-3, 3), 1500.0, 2000.0)  # 1 ms to past the default total timeout of 1800 s
-LAG_BOUNDS = log_bounds(-4, 1)  # 0.1 ms to 10 s
-STORE_BOUNDS = log_bounds(-4, 0)  # 0.1 ms to 1 s, the longest timeout of a call
+REQUEST_BOUNDS: Final = (*log_bounds(-3, 3), 1500.0, 2000.0)  # 1 ms to past the default total timeout of 1800 s
+LAG_BOUNDS: Final = log_bounds(-4, 1)  # 0.1 ms to 10 s
+STORE_BOUNDS: Final = log_bounds(-4, 0)  # 0.1 ms to 1 s, the longest timeout of a call
 
 
 class Histogram:

@@ -7,6 +7,7 @@ families it feeds. Gauges are never balanced by hand: they are read from the liv
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
 
 from gateway.telemetry import families, process
 from gateway.telemetry import render as text
@@ -17,17 +18,17 @@ from policies.decisions import Reason
 from policies.events import Cause
 from policies.state.views import Totals
 
-UNKNOWN = "unknown"
-OTHER = "other"
-MAX_TENANTS = 100
-MAX_CLASSES = 16  # as many as there are ranks
-MAX_NAMES = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
+UNKNOWN: Final = "unknown"
+OTHER: Final = "other"
+MAX_TENANTS: Final = 100
+MAX_CLASSES: Final = 16  # as many as there are ranks
+MAX_NAMES: Final = 256  # routes, endpoints: from a table and the configuration, so this is a backstop
 
-ATTEMPT_RESULTS = ("connect_failed", "bounced", "stale_resent", "finished", "broken", "aborted")
-OUTCOMES = ("completed", "rejected", "expired", "cancelled", "failed")
-_STAGES = ("body", "queued", "connect", "sent", "stream")
-_REASONS = frozenset({"", *Reason, *_STAGES})
-_CAUSES = frozenset({*Cause, *Reason})
+ATTEMPT_RESULTS: Final = ("connect_failed", "bounced", "stale_resent", "finished", "broken", "aborted")
+OUTCOMES: Final = ("completed", "rejected", "expired", "cancelled", "failed")
+_STAGES: Final = ("body", "queued", "connect", "sent", "stream")
+_REASONS: Final = frozenset({"", *Reason, *_STAGES})
+_CAUSES: Final = frozenset({*Cause, *Reason})
 
 Reading = Iterable[tuple[tuple[str, ...], float]]
 

@@ -48,8 +48,3 @@ class RequestRecord(msgspec.Struct):
     cached_tokens: int = 0
     output_tokens: int = 0
     stripped: tuple[str, ...] = ()
-
-
-def ms(seconds: float) -> float:
-    """Seconds as the milliseconds of a record, to the microsecond."""
-    return int(seconds * 1e6 + 0.5) / 1e3

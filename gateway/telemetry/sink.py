@@ -35,8 +35,8 @@ class Sink:
         self._awake = False
         self._wake = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"log-{name}", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._run, name=f"log-{name}", daemon=True)
+        self._writer.start()
 
     @property
     def dropped(self) -> int:
@@ -60,8 +60,8 @@ class Sink:
         self._max_bytes = -1  # nothing more is taken
         self._closing.set()
         self._wake.set()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        self._writer.join(timeout_s)
+        if self._writer.is_alive():
             self._refused += len(self._lines)
 
     def _run(self) -> None:

@@ -10,18 +10,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import mul
+from typing import Final
 
 from policies.types import Prediction
 
-BUCKETS = 48  # scheduling.md 3: 1 to 35k tokens, each bucket a quarter longer than the one before
-RATIO = 1.25
-EDGES = tuple(RATIO**index for index in range(BUCKETS + 1))
-OUTLIVED = 1e-6  # a tail this thin is rounding of the 32 bits that a CDF is kept in
+BUCKETS: Final = 48  # scheduling.md 3: 1 to 35k tokens, each bucket a quarter longer than the one before
+RATIO: Final = 1.25
+EDGES: Final = tuple(RATIO**index for index in range(BUCKETS + 1))
+OUTLIVED: Final = 1e-6  # a tail this thin is rounding of the 32 bits that a CDF is kept in
 
-_PER_LOG = 1 / math.log(RATIO)
-_WIDTHS = tuple(after - before for before, after in pairwise(EDGES))
+_PER_LOG: Final = 1 / math.log(RATIO)
+_WIDTHS: Final = tuple(after - before for before, after in pairwise(EDGES))
 # what one edge's probability weighs in the area under the CDF: half of each bucket beside it
-_WEIGHTS = (_WIDTHS[0] / 2, *((left + right) / 2 for left, right in pairwise(_WIDTHS)))
+_WEIGHTS: Final = (_WIDTHS[0] / 2, *((left + right) / 2 for left, right in pairwise(_WIDTHS)))
 
 
 def exactly(tokens: float) -> Prediction:

@@ -16,17 +16,20 @@
 
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
 from policies.length.distribution import BUCKETS, capped, lognormal, summary
 from policies.types import Prediction
 
-HALF_LIFE_ANSWERS = 500
-GROWTH = 2 ** (1 / HALF_LIFE_ANSWERS)
-UNIT_LIMIT = 1e6
-RENEW_ANSWERS, RENEW_OFTEN_BELOW, RENEW_LATER_ANSWERS = 16, 256, 64
-PARENT_ANSWERS = 20
-TENANT_NODES = 512
-NODES = 10_000  # at up to 1.6 KiB each within the 16 MiB of scheduling.md 3
+HALF_LIFE_ANSWERS: Final = 500
+GROWTH: Final = 2 ** (1 / HALF_LIFE_ANSWERS)
+UNIT_LIMIT: Final = 1e6
+RENEW_ANSWERS: Final = 16
+RENEW_OFTEN_BELOW: Final = 256
+RENEW_LATER_ANSWERS: Final = 64
+PARENT_ANSWERS: Final = 20
+TENANT_NODES: Final = 512
+NODES: Final = 10_000  # at up to 1.6 KiB each within the 16 MiB of scheduling.md 3
 
 # (model, is forced) -> (model, route, shape) -> (model, route, shape, head)
 Key = tuple[str | int, ...]
@@ -105,7 +108,8 @@ def _prior(median_tokens: float) -> Node:
 
 
 # what is believed of an answer before any was seen: of free text, and of one that a schema or a forced tool shapes
-FREE, FORCED = _prior(150.0), _prior(40.0)
+FREE: Final = _prior(150.0)
+FORCED: Final = _prior(40.0)
 
 
 class History:

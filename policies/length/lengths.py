@@ -10,6 +10,7 @@ who know that theirs do not.
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 from policies.length.distribution import below, bucket, exactly, given
 from policies.length.history import FORCED, FREE, History, Key, Node
@@ -17,8 +18,8 @@ from policies.length.ratios import Ratios
 from policies.length.text import read, written
 from policies.types import InferenceRequest, Prediction
 
-_NOTHING = exactly(0.0)
-_FORCED_SHAPES = ("schema", "tool")  # how `InferenceRequest.shape` begins when the answer's form is fixed
+_NOTHING: Final = exactly(0.0)
+_FORCED_SHAPES: Final = ("schema", "tool")  # how `InferenceRequest.shape` begins when the answer's form is fixed
 
 
 class Lengths:

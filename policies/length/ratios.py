@@ -1,12 +1,15 @@
 """Bytes of text per token, learned from the engines' own counts per (tenant, model, kind of text)."""
 
+from typing import Final
+
 from policies.types import InferenceRequest
 
 # scheduling.md 3: English, code and JSON, CJK (1.5 characters of 3 bytes)
-START_BYTES = {"text": 4.0, "code": 3.0, "cjk": 4.5}
-STEP = 0.05
-LEAST_BYTES, MOST_BYTES = 1.0, 8.0
-RATIOS = 4096
+START_BYTES: Final = {"text": 4.0, "code": 3.0, "cjk": 4.5}
+STEP: Final = 0.05
+LEAST_BYTES: Final = 1.0
+MOST_BYTES: Final = 8.0
+RATIOS: Final = 4096
 
 Key = tuple[str, str, str]
 

@@ -8,14 +8,17 @@
 """
 
 from math import exp
+from typing import Final
 
 from policies.fingerprint import TOKEN_BYTES
 from policies.types import Affinity
 
-RATE_WINDOW_S = 60.0
-TRUST_STEP = 0.05  # [o]
-POOR, GOOD, IN_A_ROW = 0.5, 0.9, 50
-LEAST_KEPT = 1 / 64  # [o]: so that a doubling is felt again
+RATE_WINDOW_S: Final = 60.0
+TRUST_STEP: Final = 0.05  # [o]
+POOR: Final = 0.5
+GOOD: Final = 0.9
+IN_A_ROW: Final = 50
+LEAST_KEPT: Final = 1 / 64  # [o]: so that a doubling is felt again
 
 
 class Belief:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from typing import Final
 
 from policies.events import CacheTurned
 from policies.state.ledger import Attempt, Load
@@ -14,8 +15,8 @@ from policies.state.timers import Timers
 from policies.state.views import Totals
 from policies.types import SHARED, Affinity, Band, Endpoint, InferenceRequest, Settings
 
-UNBOUNDED = 1 << 62
-MOST_VICTIMS = 8  # of one more urgent request
+UNBOUNDED: Final = 1 << 62
+MOST_VICTIMS: Final = 8  # of one more urgent request
 QueueKey = tuple[str, str, int]  # partition, model, bound
 Queues = dict[str, list[PoolQueue]]  # of one partition: of each model its pools, the smallest bound first
 

@@ -1,11 +1,12 @@
 """How fast a queue empties: cost dispatched per second, over a sliding window of ten slots."""
 
 from math import ceil
+from typing import Final
 
-SLOTS = 10
-DRAIN_WINDOW_S = 10.0  # scheduling.md 9
-UNKNOWN_S = 5.0  # nothing drained yet (scheduling.md 9)
-LONGEST_S = 60.0
+SLOTS: Final = 10
+DRAIN_WINDOW_S: Final = 10.0  # scheduling.md 9
+UNKNOWN_S: Final = 5.0  # nothing drained yet (scheduling.md 9)
+LONGEST_S: Final = 60.0
 
 
 class Drain:

@@ -15,13 +15,13 @@ living the line is rebuilt. So every step is O(log n) or amortised O(1).
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from policies.state.shares import Account, Share
     from policies.state.tickets import Ticket
 
-DEAD_MIN = 32
+DEAD_MIN: Final = 32
 
 LaneKey = tuple[bool, tuple[str, ...], str, str]
 

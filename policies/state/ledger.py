@@ -11,7 +11,7 @@ the engine says counts against a part only where it exceeds the parts of the oth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.events import LoadObserved
 from policies.state.queues import PoolQueue
@@ -21,18 +21,20 @@ from policies.types import Endpoint
 if TYPE_CHECKING:
     from policies.state.shares import Account
 
-MARGIN_FROM_SEQS = 64  # scheduling.md 5: engines with fewer places are used to the last one
-MARGIN_SEQS = 4
-SPEED_SAMPLE_TOKENS = 512  # shorter prompts measure the step, not the speed
-SPEED_FULL_WEIGHT_TOKENS = 4096
-SPEED_OUTLIER = 8.0  # faster than that was a prefix cache
-STEP_TOKENS = 2048  # of the step that runs when a request comes, at most
-KV_RATIO = 0.9  # of the KV cache is given out (scheduling.md 5)
-FOREIGN_WEIGHT = 0.3  # of the newest sight in the mean of what is not ours
-PRESSED_SIGHTS = 3  # with a queue in the engine although we hold back: the bound is too large for it
-PRESSED_RATIO, EASED_RATIO = 0.8, 1.05
-EASE_EVERY_S = 10.0
-STALE_GAPS, STALE_GAP_MIN_S = 4.0, 0.5
+MARGIN_FROM_SEQS: Final = 64  # scheduling.md 5: engines with fewer places are used to the last one
+MARGIN_SEQS: Final = 4
+SPEED_SAMPLE_TOKENS: Final = 512  # shorter prompts measure the step, not the speed
+SPEED_FULL_WEIGHT_TOKENS: Final = 4096
+SPEED_OUTLIER: Final = 8.0  # faster than that was a prefix cache
+STEP_TOKENS: Final = 2048  # of the step that runs when a request comes, at most
+KV_RATIO: Final = 0.9  # of the KV cache is given out (scheduling.md 5)
+FOREIGN_WEIGHT: Final = 0.3  # of the newest sight in the mean of what is not ours
+PRESSED_SIGHTS: Final = 3  # with a queue in the engine although we hold back: the bound is too large for it
+PRESSED_RATIO: Final = 0.8
+EASED_RATIO: Final = 1.05
+EASE_EVERY_S: Final = 10.0
+STALE_GAPS: Final = 4.0
+STALE_GAP_MIN_S: Final = 0.5
 
 
 class Load:

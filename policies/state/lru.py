@@ -16,14 +16,15 @@ from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from math import inf
+from typing import Final
 
 from policies.fingerprint import depth_bytes
 
-BLOCK_BYTES = 320  # measured at the worst filling of both dictionaries (tests/policies/test_prefixes.py)
-RUN_BYTES = 320
-SHELF_BYTES = 800
-SLOWER = 4.0  # [o] so much more slowly runs age that were seen again
-LOOKS = 8  # [o] tenants looked at when one must give: with so few the one with the most is found for certain
+BLOCK_BYTES: Final = 320  # measured at the worst filling of both dictionaries (tests/policies/test_prefixes.py)
+RUN_BYTES: Final = 320
+SHELF_BYTES: Final = 800
+SLOWER: Final = 4.0  # [o] so much more slowly runs age that were seen again
+LOOKS: Final = 8  # [o] tenants looked at when one must give: with so few the one with the most is found for certain
 
 Chain = tuple[int, ...]
 Known = dict[int, int]

@@ -10,17 +10,21 @@ A guess from what was sent where, corrected by what engines report; it never hol
 4. An endpoint that goes is unknown at once; its blocks are swept away bit by bit, and only then is its bit given again.
 """
 
+from typing import Final
+
 from policies.fingerprint import block_at, depth_bytes
 from policies.state.belief import Belief
 from policies.state.lru import BLOCK_BYTES, RUN_BYTES, SHELF_BYTES, Account, Chain, Holdings, Known, Run, clear, mark
 from policies.state.match import Match, Slot, deepest_of
 from policies.types import Affinity, InferenceRequest
 
-STRETCHES = 1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
-MOST_HOLDERS = 8  # [o]: who scores more than that many warm endpoints gains nothing
-SWEEP_BLOCKS = 64  # of endpoints that have gone, at each insert
-STALE_RUNS = 2  # looked for at each insert, which makes two at most
-EVICTIONS = 64  # at one insert, beyond the blocks it needs
+STRETCHES: Final = (
+    1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
+)
+MOST_HOLDERS: Final = 8  # [o]: who scores more than that many warm endpoints gains nothing
+SWEEP_BLOCKS: Final = 64  # of endpoints that have gone, at each insert
+STALE_RUNS: Final = 2  # looked for at each insert, which makes two at most
+EVICTIONS: Final = 64  # at one insert, beyond the blocks it needs
 
 
 class Prefixes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.state.drain import Drain
 from policies.state.flows import Flow, Lane
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from policies.state.ledger import Load
     from policies.types import Endpoint, Pool, Settings
 
-LONG_FROM_MIN = 2048
-LEAST_URGENT = 1 << 30
-SERVED = 0.75  # of those sent at the last moment are to be in time
+LONG_FROM_MIN: Final = 2048
+LEAST_URGENT: Final = 1 << 30
+SERVED: Final = 0.75  # of those sent at the last moment are to be in time
 
 
 class PoolQueue:

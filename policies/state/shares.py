@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.state.forecasts import Forecast
 from policies.state.views import ForecastView
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from policies.state.flows import Flow
     from policies.state.tickets import Ticket
 
-SHARED_OUT_FROM_SEQS = (
+SHARED_OUT_FROM_SEQS: Final = (
     8  # tenancy.md 5: with less room nothing is reserved, and a ceiling would leave half of two places empty
 )
-ROUNDING = 1e-9  # 0.95 x 20 is 19
-UNBOUNDED = 1 << 30
-COVERED = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
-UNKNOWN = Tenant(id="")
+ROUNDING: Final = 1e-9  # 0.95 x 20 is 19
+UNBOUNDED: Final = 1 << 30
+COVERED: Final = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)
+UNKNOWN: Final = Tenant(id="")
 
 CREDIT, OVERDUE, RANK = range(3)
 """Why it is a class's turn, the strongest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.events import Cause
 from policies.types import Band, InferenceRequest, Prediction
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from policies.state.queues import PoolQueue
     from policies.state.shares import Share
 
-NOTHING: Mapping[str, int] = {}
+NOTHING: Final[Mapping[str, int]] = {}
 
 
 class Ticket:

@@ -5,12 +5,13 @@ setting and cancelling cost O(log n), and what is due next is there to be read.
 """
 
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from policies.state.parked import Parked
 from policies.state.tickets import Ticket
 
 Timed = Ticket | Parked
-DEAD_MIN = 64  # below that, rebuilding is not worth it
+DEAD_MIN: Final = 64  # below that, rebuilding is not worth it
 
 
 class Timers:

@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from gateway.app import Gateway
+from gateway.backends import CrossedPartition
 from gateway.callers import Caller, ServedModel, Urgency, urgency
 from gateway.config import Config, Loaded, read
 from gateway.errors import GatewayError
 from gateway.http.client import ClientConnection
 from gateway.http.head import Head
-from gateway.run import CrossedPartition
 from gateway.tenants import Book, Tenants, Throttle, make_book
 from gateway.tenants.book import Entry
 from gateway.tenants.salts import cache_salt
