@@ -30,16 +30,16 @@ class Item:
 
 
 class Answers:
-    """What was answered in conversations whose later turns say it again, until their last turn has ended."""
+    """What was answered in conversations that say it again, until the last turn that does so has ended."""
 
-    def __init__(self, turns: Mapping[str, int]) -> None:
-        """`turns` of each conversation that does so."""
-        self._left = dict(turns)
+    def __init__(self, last: Mapping[str, int]) -> None:
+        """`last` such turn of each conversation."""
+        self._last = last
         self._texts: dict[str, dict[int, str]] = defaultdict(dict)
 
     def wanted(self, planned: Planned) -> bool:
         """Whether the answer to it is said again."""
-        return planned.session in self._left
+        return planned.turn < self._last.get(planned.session, 0)
 
     def of(self, planned: Planned) -> dict[int, str] | None:
         """What was answered before, by turn."""
@@ -47,15 +47,10 @@ class Answers:
 
     def ended(self, planned: Planned, text: str | None) -> None:
         """It was answered with `text`, or badly (None)."""
-        session = planned.session
-        if session not in self._left:
-            return
-        if text is not None:
-            self._texts[session][planned.turn] = text
-        self._left[session] -= 1
-        if not self._left[session]:
-            del self._left[session]
-            self._texts.pop(session, None)
+        if text is not None and self.wanted(planned):
+            self._texts[planned.session][planned.turn] = text
+        elif planned.session in self._texts and not self.wanted(planned):
+            del self._texts[planned.session]
 
 
 class Writer:

@@ -65,14 +65,15 @@ class Pool:
         if not self._addresses:
             self._addresses = await self._resolved()
         failed: OSError | None = None
-        for place, (family, address) in enumerate(self._addresses):
+        for address in tuple(self._addresses):  # others may put one first meanwhile
             try:
-                connection = await self._connected(family, address)
+                connection = await self._connected(*address)
             except OSError as error:
                 failed = failed or error
                 continue
-            if place:  # `localhost` is two addresses, and often only one of them listens
-                self._addresses.insert(0, self._addresses.pop(place))
+            if address != self._addresses[0]:  # `localhost` is two addresses, and often only one of them listens
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
             return connection
         raise failed or OSError(errno.EHOSTUNREACH, f"{self._host} has no address")
 

@@ -3,11 +3,13 @@
 import asyncio
 import base64
 import shutil
+import socket
 import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 from typing import Any
 
 import pytest
@@ -30,6 +32,15 @@ WORDS = ["the ", "cat ", "ran "]
 
 def good(seen: Seen) -> Steps:
     return wire.stream(wire.events(wire.NAMES.get(seen.target, "chat"), WORDS))
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 def always(*steps: Step) -> Any:
@@ -207,6 +218,35 @@ async def test_a_connection_is_kept_and_used_again() -> None:
         samples = await sent([engine.url], *conversation(0, 5, 0.01, 0))
         assert engine.connections == 1
     assert {one.outcome for one in samples} == {Outcome.OK}
+
+
+async def test_of_two_addresses_the_one_that_listens_is_found_by_all_who_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def both(*_: Any, **__: Any) -> list[Any]:
+        return [(family, None, 0, "", (host, 0)) for family, host in ((AF_INET6, "::1"), (AF_INET, "127.0.0.1"))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+    async with ScriptEngine(good) as engine:
+        samples = await sent([f"http://localhost:{engine.port}"], *(planned(number) for number in range(30)))
+        assert {seen.header("host") for seen in engine.seen} == {f"localhost:{engine.port}"}
+    assert {one.outcome for one in samples} == {Outcome.OK}
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 on loopback")
+async def test_an_ipv6_address_is_a_host() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"".join(good_steps()))
+        await writer.drain()
+        writer.close()
+
+    heads: list[bytes] = []
+    server = await asyncio.start_server(serve, "::1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        (got,) = await sent([f"http://[::1]:{port}"], planned(0))
+    assert got.outcome is Outcome.OK and f"host: [::1]:{port}\r\n".encode() in heads[0]
 
 
 async def test_a_kept_connection_that_was_closed_is_replaced_without_an_error() -> None:
