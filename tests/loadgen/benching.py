@@ -1,4 +1,4 @@
-"""`forebay bench` as a process, and a scenario that is over in four seconds."""
+"""`forebay bench` as a process, and a scenario that is over in three seconds."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ TINY = """
 version: 1
 name: tiny
 seed: 7
-warmup: 500ms
-duration: 3s
-tail: 500ms
+warmup: 300ms
+duration: 2500ms
+tail: 200ms
 slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
 prefixes: {sys: {count: 2, tokens: 64}}
 tenants:
   - name: chat
     priority: interactive
     key_env: KEY_CHAT
-    arrivals: {kind: poisson, rate: 36}
+    arrivals: {kind: poisson, rate: 44}
     input: {kind: uniform, min: 20, max: 200}
     output: {kind: uniform, min: 5, max: 20}
     max_tokens: {kind: fixed, value: 64}
@@ -36,11 +36,13 @@ tenants:
   - name: jobs
     priority: batch
     key_env: KEY_JOBS
-    arrivals: {kind: constant, rate: 8}
+    arrivals: {kind: constant, rate: 6}
     input: {kind: fixed, value: 100}
     output: {kind: fixed, value: 10}
     max_tokens: {kind: fixed, value: 64}
 """
+
+REQUESTS = 3 * (44 + 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

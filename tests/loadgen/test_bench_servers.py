@@ -31,7 +31,7 @@ async def test_through_a_gateway_each_tenant_has_its_key_and_both_sides_count_th
             admin = f"http://127.0.0.1:{gateway.admin_port}"
             options = ("--url", gateway.url, "--model", "m", "--scrape", admin, "--scrape", engine.url)
             done = await bench(tmp_path, *options, "--set",
-                "duration=4s",
+                "duration=3s",
                 "--set", "tenants.chat.cancel={p: 0.1, after: {kind: fixed, value: 0.02}}",
                                env=keys)  # fmt: skip
             written = done.everything() + gateway.output()
@@ -126,7 +126,7 @@ async def seen_by_bench(directory: Path, answer: Any, *arguments: str, scenario:
         return list(answer(seen) if b'"stream":true' in seen.body.replace(b" ", b"") else wire.echo(seen))
 
     async with ScriptEngine(script) as engine:
-        options = ("--url", engine.url, "--length-control", "none", "--set", "duration=3s")
+        options = ("--url", engine.url, "--length-control", "none")
         return await bench(directory, *options, *arguments, scenario=scenario)
 
 
