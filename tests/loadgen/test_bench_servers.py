@@ -233,7 +233,7 @@ async def test_all_tenants_may_have_servers_of_their_own(tmp_path: Path) -> None
         )
         prompts = {engine: [json.loads(one.body) for one in engine.seen] for engine in (first, second)}
     assert done.code == 0, done.err
-    assert len(prompts[first]) > len(prompts[second]) > 20
+    assert len(prompts[first]) > len(prompts[second]) >= 18
     assert done.report["target"]["urls_by_tenant"]["jobs"] == [second.url]
 
 
