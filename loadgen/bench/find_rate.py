@@ -99,7 +99,7 @@ class _Search:
                 rate=rate,
                 seed=seed,
                 passed=not why,
-                attainment=report.totals.attainment,
+                attainment=None if misses.cut else report.totals.attainment,  # what was open then is no miss
                 why=why,
             ),
             report=report,
@@ -168,5 +168,7 @@ def _client_breaches(report: Report) -> list[str]:
 
 
 def _words(made: _Made, cut: bool) -> str:
+    if cut:
+        return f"{made.probe.why}: cut off when it could not pass any more"
     share = "" if made.probe.attainment is None else f", {made.probe.attainment * 100:.1f} % within the SLO"
-    return f"{made.probe.why or 'passed'}{share}{' when it was cut off' if cut else ''}"
+    return f"{made.probe.why or 'passed'}{share}"
