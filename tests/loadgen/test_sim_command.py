@@ -121,7 +121,7 @@ def test_a_journal_is_a_schedule_for_another_policy(small: str, tmp_path: Path) 
 
 
 def test_the_search_finds_a_rate_that_passes(small: str) -> None:
-    code, out, _ = called(small, "--find-max-rate", "--probe-seconds", "20", "--start", "4", "--quiet", "--json")
+    code, out, _ = called(small, "--find-max-rate", "--probe-seconds", "10", "--start", "4", "--quiet", "--json")
     assert code == 0
     found = json.loads(out)["arms"]["core"]
     assert 1 < found["scale"] < found["failed_scale"] <= found["scale"] * 1.06
