@@ -94,9 +94,13 @@ def steps(seed: int, start: float) -> Steps:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if (yield middle, seed) else (low, middle)
     seeds = range(seed, seed + CONFIRMED_BY)
-    unsure = seeds[1:]  # the first has passed there
-    while low and not (yield from _all_pass(low, unsure)):
-        low, high, unsure = low / CLOSE, low, seeds
+    unsure = [*seeds[1:]]  # the first has passed there
+    while low and (failed := (yield from _first_failing(low, unsure))) is not None:
+        low, high = low / CLOSE, low
+        unsure = [
+            failed,
+            *(one for one in seeds if one != failed),
+        ]  # what failed is likely to fail again: no other is asked
         if low < SMALLEST:
             low = 0.0
     return low, high
@@ -115,11 +119,11 @@ def found(router: str, bracket: tuple[float, float], probes: Sequence[Probe]) ->
     )
 
 
-def _all_pass(scale: float, seeds: Sequence[int]) -> Generator[tuple[float, int], bool, bool]:
+def _first_failing(scale: float, seeds: Sequence[int]) -> Generator[tuple[float, int], bool, int | None]:
     for seed in seeds:
         if not (yield scale, seed):
-            return False
-    return True
+            return seed
+    return None
 
 
 def probe(arm: Arm, scale: float, seed: int, probe_s: float) -> Probe:

@@ -41,6 +41,13 @@ def test_the_answer_passes_on_all_three_seeds() -> None:
     assert passed == {7, 8, 9}
 
 
+def test_the_seed_that_fails_is_asked_first_at_the_next_lower_rate() -> None:
+    found = search({7: 1.0, 8: 0.6, 9: 1.0}).run()
+    assert 0.6 / 1.05 <= found.scale <= 0.6
+    lower = [probe for probe in found.probes if 0.6 < probe.scale <= 0.9]
+    assert [probe.seed for probe in lower if probe.seed != 7] == [8] * (len(lower))
+
+
 def test_there_may_be_no_rate_or_no_limit() -> None:
     assert search(dict.fromkeys((7, 8, 9), 0.0)).run().scale == 0.0
     assert search({7: 1.0, 8: 0.0, 9: 1.0}).run().scale == 0.0
