@@ -56,7 +56,8 @@ def verdict(report: Report) -> str:
     totals = report.totals
     if totals.attainment is None:
         return f"{_trust(report)}: nothing was measured"
-    met = "SLO met" if report.slo_met else "SLO missed"
+    judged = totals.sufficient or any(cell.judged for cell in report.cells)
+    met = ("SLO met" if report.slo_met else "SLO missed") if judged else "SLO not judged"
     share = f"{percent(totals.attainment)} of {totals.offered:,.0f} requests within it{_between(report.attainment_95)}"
     return f"{_trust(report)}, {met}: {share}; {_asked(report)}"
 
