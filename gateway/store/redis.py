@@ -149,7 +149,8 @@ class RedisStore:
                 found = await self._client.evalsha(script.digest, len(keys), *keys, *arguments)
             except NoScriptError:
                 found = await self._client.eval(script.text, len(keys), *keys, *arguments)
-        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError, TimeoutError, RuntimeError) as error:
+            # RuntimeError: uvloop's word for a connection that was reset between its opening and the first write.
             raise StoreError(f"{type(error).__name__}: {error}") from error
         return list(found)
 
