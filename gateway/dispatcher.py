@@ -16,6 +16,7 @@ from policies.decisions import Decision
 from policies.events import Arrived, Event, Tick, WallClock
 from policies.types import InferenceRequest
 
+IDLE_STEP_S: Final = 0.02  # between two rings while nobody waits
 CLOCK_STEP_S: Final = 0.5  # by which the wall clock may wander untold
 Record = Callable[[float, Event, list[Decision]], None]
 
@@ -101,6 +102,12 @@ class Dispatcher:
             self._timer.cancel()
 
     def _arm(self, due: float, now: float) -> None:
+        # Where nobody waits a ring only brings counts up to date, which every event does before anything is decided: fast
+        # engines would otherwise have the timer set and ring a thousand times a second.
+        if due < now + IDLE_STEP_S and not self.core.anybody_waits():
+            due = now + IDLE_STEP_S
+            if due >= self._armed_s:
+                return
         if self._timer is not None:
             self._timer.cancel()
         self._armed_s = due

@@ -82,7 +82,7 @@ class Core(Seen):
             self._fire(now, out)
         if now >= self._sweep_s:
             self._sweep(now)
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:  # a fifth of what `isinstance` costs where it is none
             decision = self._arrived(event.request, now)
         else:
             decision = self._take(event, now, out)

@@ -35,6 +35,10 @@ class Seen:
         """How many wait for the store to lend more of a limit; in flight in `totals`."""
         return len(self._books.parked)
 
+    def anybody_waits(self) -> bool:
+        """Whether a request waits for a place, or for the store to lend more of a limit."""
+        return self._books.queued > 0 or bool(self._books.parked)
+
     def waits_for_store(self) -> bool:
         """Whether anybody waits for what the store may have: more of a limit, or a slot."""
         return bool(self._books.parked) or self.metering.leasing.slots.hurry.wanted

@@ -29,7 +29,10 @@ CJK_SHARE: Final = 1 / 2
 
 _GENERATE: Final = Kind.GENERATE
 _LIST: Final = ord("[")
+_BACKSLASH: Final = ord("\\")
 _SPACE: Final = b" \t\r\n"
+_USER: Final = (b'[{"role":"user"', b'[{"role": "user"')  # how most lists of messages begin
+_USER_BYTES: Final = 16
 _IDS: Final = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
 _ROLE: Final = re.compile(rb'"role"\s*:\s*"(\w*)"').match
 _SYSTEM: Final = (b"system", b"developer")
@@ -101,11 +104,11 @@ def _kind(raw: memoryview) -> str:
     """By the middle of the text; a character that is escaped takes six bytes."""
     middle = len(raw) // 2
     sample = bytes(raw[middle - _HALF if middle > _HALF else 0 : middle + _HALF])
-    if not sample.isascii() or b"\\u" in sample:
-        wide = 3 * len(sample.translate(None, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
+    if not sample.isascii() or (_BACKSLASH in sample and b"\\u" in sample):  # to look for one byte takes a tenth
+        wide = 3 * len(sample.translate(_ALL, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
         if wide > CJK_SHARE * len(sample):
             return "cjk"
-    return "code" if len(sample.translate(None, _ALL_BUT_CODE)) > CODE_SHARE * len(sample) else "text"
+    return "code" if len(sample.translate(_ALL, _ALL_BUT_CODE)) > CODE_SHARE * len(sample) else "text"
 
 
 def _shape(fields: Fields) -> str:
@@ -164,7 +167,7 @@ def _system_bytes(messages: memoryview) -> int:
     Quotes in text are escaped, so the bytes `"role"` stand only where a role is told, or a string is just that word.
     """
     end = 0
-    if messages[0] != _LIST:
+    if messages[0] != _LIST or bytes(messages[:_USER_BYTES]).startswith(_USER):
         return end
     beginning = bytes(messages[: fingerprint.HEAD_BYTES])
     at = beginning.find(b'"role"')

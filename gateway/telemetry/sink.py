@@ -11,9 +11,10 @@ import select
 import stat
 import threading
 import time
+from typing import Final
 
-PAUSE_S = 0.05
-MAX_BYTES = 4 * 1024 * 1024
+PAUSE_S: Final = 0.05
+MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class Sink:

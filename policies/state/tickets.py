@@ -107,11 +107,12 @@ class Ticket:
     def take_match(self, match: Match, now: float) -> int:
         """Remember who has how much of its prompt cached; the most that anybody has."""
         self.matched_s = now
-        most = max(match.expected.values(), default=0)
+        expected = match.expected
+        most = max(expected.values()) if expected else 0  # `default` would be three times as slow
         if not most:
             self.match, self.cached = None, NOTHING
             return 0
-        self.match, self.cached = match, match.expected
+        self.match, self.cached = match, expected
         return min(most, max(0, self.tokens - 1))
 
     def take_hint(self, endpoint: str, tokens: int) -> int:

@@ -174,6 +174,16 @@ def test_a_head_is_the_same_after_a_restart_with_another_salt_and_differs_by_ten
     assert looked("chat", ("other", "s" * 43, "meta/llama"), messages=turns(2)).head != mine
 
 
+@pytest.mark.parametrize("spelled", [b'[{"role":"%b"', b'[{"role": "%b"', b'[ {"role" : "%b"'])
+def test_messages_that_begin_with_a_user_have_no_head_however_they_are_spelled(spelled: bytes) -> None:
+    rest = b',"content":"x"},{"role":"system","content":"y"}]'
+    heads = {}
+    for who in (b"user", b"system", b"users", b"developer"):
+        body = b'{"model":"m","messages":' + spelled % who + rest + b"}"
+        heads[who] = look(read(BY_NAME["chat"], body, RULES), 64, DOMAIN).head
+    assert [who for who, head in heads.items() if head] == [b"system", b"developer"]
+
+
 def test_the_order_of_keys_in_a_message_does_not_pull_the_user_into_the_head() -> None:
     messages = [dict(reversed(message.items())) for message in turns(1)]
     others = [dict(reversed(message.items())) for message in turns(2)]
