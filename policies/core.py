@@ -174,9 +174,9 @@ class Core(Seen):
         ticket = assessing.ticket(request, queues, now, claim)
         queue = ticket.pool
         books.tickets[request.id] = ticket
-        free = queue.open_to_newcomers(ticket.long)
+        free = queue.open_to_newcomers(ticket)
         if not free and queue.capped:
-            free = self._placing.past_capped(queue, ticket.long)
+            free = self._placing.past_capped(queue, ticket)
         fits = queue.spare > 0 or queue.has_class_room(ticket.share)
         if free and fits and (claim is None or claim.has_slot(queue)):
             room = self._placing.room(ticket, free, now)

@@ -11,6 +11,8 @@ much is kept for a minute.
 - The account is charged what a request is expected to cost, and corrected when it ends.
 - The round of the class is the lowest of those who wait. One that is passed over (its engine is full or its slots are
   taken, while others may go) does not hold it up, and keeps one quantum.
+- A long prompt takes no lane of its own out of turn: what an engine computes of it, it does not compute of the short
+  ones of a tenant that is in an earlier round.
 - What other replicas have served it counts as if it was served here (policies/sharing.py).
 """
 
@@ -21,7 +23,7 @@ from typing import Final
 
 from policies.state.flows import Flow
 from policies.state.ledger import Attempt
-from policies.state.shares import Account, Share
+from policies.state.shares import Account, Share, Standing
 from policies.state.tickets import Ticket
 from policies.types import Fairness
 
@@ -107,6 +109,21 @@ def left(flow: Flow, now: float) -> None:
 def round_of(account: Account, share: Share) -> int:
     """The round in which it is served next: the first in which it has something left."""
     return floor(max(account.spent, share.round - 1.0)) + 1
+
+
+def is_out_of_turn(long: Ticket) -> bool:
+    """Whether a short prompt of another tenant, which is in an earlier round, waits for what this long one would take.
+
+    Ask when those before it were found to fit nowhere: who waits for something else is passed over by then.
+    """
+    line = long.line
+    first: Standing | None = None
+    for standing in long.share.standings:
+        if line is None or standing[4] is line.lane.flow:
+            return line is not None and first is not None and first[:2] < standing[:2]
+        if first is None and not standing[3] and not standing[4].passed_over:
+            first = standing
+    return False
 
 
 def charge(share: Share, tenant: str, attempt: Attempt, now: float) -> Flow | None:

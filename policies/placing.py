@@ -13,6 +13,7 @@ from policies import classes, lanes
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.events import Bounced, Finished, LoadObserved
+from policies.fairness import is_out_of_turn
 from policies.ordering import expected_cost, heads_of, in_turn, served, settled
 from policies.pool import lent
 from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
@@ -102,12 +103,12 @@ class Placing:
                 if pool.queued:
                     self.touch(pool)
 
-    def past_capped(self, pool: PoolQueue, long: bool) -> Sequence[Load]:
+    def past_capped(self, pool: PoolQueue, ticket: Ticket) -> Sequence[Load]:
         """Endpoints for a newcomer behind those that wait for room of their class or a slot, and for no endpoint."""
         pool.look()
         heads = list(heads_of(pool))
         pool.capped = not all(map(_may_run, heads))
-        return () if any(head.long is long and _may_run(head) for head in heads) else pool.up
+        return () if any(ticket.may_follow(head) and _may_run(head) for head in heads) else pool.up
 
     # ---- the loop
 
@@ -147,10 +148,12 @@ class Placing:
             if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
                 ticket.take_match(prefixes.match(ticket.request, now), now)
             loads = left[ticket.long]
+            if loads and ticket.long and ticket.share.flows > 1 and is_out_of_turn(ticket):
+                loads = left[True] = []
             if not loads and not pool.lenders:
                 continue
             if ticket.claim is not None and not ticket.claim.has_slot(pool):
-                _pass_over(ticket)
+                ticket.pass_over(True)
                 continue
             room = self.room(ticket, loads, now)
             if room:
@@ -158,9 +161,10 @@ class Placing:
             # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
             if ticket.tried or ticket.only:
                 left[ticket.long] = [load for load in loads if not ticket.may_use(load.name)]
-                _pass_over(ticket)
+                ticket.pass_over(True)
             else:
                 left[ticket.long] = []
+                ticket.pass_over(False)
         return None
 
     def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:
@@ -312,7 +316,7 @@ class Placing:
             heads = [head for head in heads_of(pool) if _may_run(head)]
             for ticket in heads:
                 if not ticket.cached:  # a guess may be better now than when it was acted on
-                    _check_head(pool, ticket, [other for other in heads if other.long is ticket.long])
+                    _check_head(pool, ticket, [other for other in heads if ticket.may_follow(other)])
 
     def stop_holding(self, ticket: Ticket) -> None:
         """It has waited long enough for one endpoint: any will do."""
@@ -332,11 +336,6 @@ def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> Non
         wanted = [other for other in heads if other.may_use(load.name)]
         if all(with_room([load], other, pool.long_from) for other in wanted):
             raise InvariantError(f"{ticket.request.id} waits in {pool.name} although {load.name} has room")
-
-
-def _pass_over(ticket: Ticket) -> None:
-    if ticket.line is not None:
-        ticket.line.lane.flow.passed_over = True
 
 
 def _turn(place: Place) -> tuple[int, int, int]:

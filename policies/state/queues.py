@@ -200,11 +200,14 @@ class PoolQueue:
         """Everybody, flow by flow."""
         return [ticket for lane in self.lanes() for line in (lane.ready, lane.late) for ticket in line.waiting()]
 
-    def open_to_newcomers(self, long: bool) -> Sequence[Load]:
-        """Endpoints for which nobody in this lane waits. Who waits for a warm engine waits for no other."""
-        queued, held = self.queued_in_lane[long], self.held[long]
+    def open_to_newcomers(self, ticket: Ticket) -> Sequence[Load]:
+        """Endpoints for which nobody it may not overtake waits. Who waits for a warm engine waits for no other."""
+        queued, held = self.queued_in_lane[ticket.long], self.held[ticket.long]
         if not queued:
-            return self.up
+            share = ticket.share
+            if not ticket.long or not share.flows or not self.queued_in_lane[False]:
+                return self.up
+            return () if share.flows > ((ticket.request.tenant, share.band.name) in self.flows) else self.up
         return [load for load in self.up if load.name not in held] if queued == sum(held.values()) else ()
 
     def tokens_ahead(self, rank: int, long: bool) -> int:

@@ -133,6 +133,17 @@ class Ticket:
         """Whether it may go there: it has not come back from it, and does not wait for another."""
         return endpoint == self.only if self.only else endpoint not in self.tried
 
+    def may_follow(self, head: Ticket) -> bool:
+        """Whether it may have to wait behind a head that is earlier in turn: in its lane, or as a long prompt of others."""
+        if head.long is self.long:
+            return True
+        return self.long and (head.share is not self.share or head.request.tenant != self.request.tenant)
+
+    def pass_over(self, yes: bool) -> None:
+        """Whether what it waits for is nothing that other tenants would have to wait for."""
+        if self.line is not None:
+            self.line.lane.flow.passed_over = yes
+
     def came_back(self, endpoint: str, cause: Cause, retry_after_s: float | None) -> None:
         """An attempt ended without an answer."""
         self.tried += (endpoint,)

@@ -1,5 +1,7 @@
 """Long prompts in lanes of their own: nobody hides, lanes are bounded, and their number follows the work."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies import lanes
@@ -7,7 +9,7 @@ from policies.lanes import wanted
 from policies.state.lanework import LaneWork
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
-from policies.types import Affinity, Band, Endpoint, Pool
+from policies.types import Affinity, Band, Endpoint, Limits, Pool, Tenant
 from tests.policies.given import World, endpoint, settings
 
 AUTO = Pool(name="main", model="llama", long_prompt_tokens=4096)
@@ -91,6 +93,54 @@ def test_the_lane_goes_by_what_has_to_be_computed_and_not_by_what_is_cached() ->
     made.first_token("a", 0.5)
     again = made.why("b", 1.0, tokens=8000, prefix=prefix)
     assert (again.lane, again.cached_tokens) == ("short", 7999)
+
+
+# ---- and fair shares
+
+
+def shared(**limits: Limits) -> World:
+    """An endpoint on which `a` has a short and `b` a long prompt, twelve rounds of cost; a short one of `a` waits."""
+    tenants = {name: Tenant(id=name, limits=limits.get(name, Limits())) for name in "ab"}
+    made = World(endpoint("x"), settings=replace(settings(pools=(AUTO,), bands=PATIENT), tenants=tenants))
+    assert made.arrive("a0", tokens=2048, tenant="a") == ["a0>x"]
+    assert made.arrive("a1", tokens=2048, tenant="a") == []
+    assert made.arrive("b1", tokens=100_000, tenant="b") == ["b1>x"]
+    return made
+
+
+def test_a_lane_is_not_for_one_tenant_while_a_short_prompt_of_another_waits_whose_turn_it_is() -> None:
+    made = shared()
+    assert made.arrive("a2", tokens=2048, tenant="a") == made.arrive("b2", tokens=5000, tenant="b") == []
+    assert made.first_token("b1", 1.0) == []
+    assert made.first_token("a0", 2.0) == ["a1>x"]
+    assert made.cancel("a2", 3.0) == ["b2>x"]
+
+
+def test_nor_is_it_for_one_that_comes_then() -> None:
+    made = shared()
+    made.first_token("b1", 1.0)
+    assert made.arrive("b2", 1.5, tokens=5000, tenant="b") == []
+    assert made.first_token("a0", 2.0) == ["a1>x", "b2>x"]
+
+
+def test_in_its_turn_a_long_prompt_goes_before_short_ones() -> None:
+    made = shared()
+    assert made.arrive("c", tokens=5000, tenant="c") == []
+    assert made.first_token("b1", 1.0) == ["c>x"]
+
+
+def test_a_tenants_own_short_prompts_do_not_hold_up_its_long_ones() -> None:
+    made = shared()
+    assert made.arrive("a2", tokens=5000, tenant="a") == []
+    assert made.first_token("b1", 1.0) == ["a2>x"]
+
+
+def test_a_short_prompt_that_waits_for_a_slot_holds_up_no_long_one() -> None:
+    made = shared(a=Limits(max_concurrency=1))
+    assert made.arrive("b2", tokens=5000, tenant="b") == []
+    assert made.first_token("b1", 1.0) == ["b2>x"]
+    assert made.arrive("b3", 1.5, tokens=5000, tenant="b") == []
+    assert made.finish("b2", 2.0) == ["b3>x"]
 
 
 # ---- how many endpoints take long prompts
