@@ -74,7 +74,9 @@ def test_row_27_in_the_simulator_shares_of_a_minute_follow_the_weights() -> None
 
 
 @pytest.mark.parametrize("cap", [0, 512], ids=["no cap", "cap"])
-def test_row_27_shares_are_the_same_where_lanes_are_and_one_sends_prompts_of_a_hundred_thousand_tokens(cap: int) -> None:
+def test_row_27_shares_are_the_same_where_lanes_are_and_one_sends_prompts_of_a_hundred_thousand_tokens(
+    cap: int,
+) -> None:
     """Each engine has a place for a long prompt beside short ones, and one of `b` would always be there to take it."""
     fleet = mini(4, max_model_len=131_072, long_prefill_token_threshold=cap)
     inputs = {"a": "{kind: fixed, value: 4000}", "b": "{kind: fixed, value: 100000}"}
