@@ -111,6 +111,7 @@ class Load:
     extra: list[tuple[str, str]] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
     found: Counter[int] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)  # by reason
 
     async def run(self, seconds: float) -> None:
         async with asyncio.TaskGroup() as group:
@@ -125,6 +126,8 @@ class Load:
         answer = await exchange(self.gateway.port, message, timeout_s=400)
         self.took.append(time.monotonic() - began_s)
         self.found[answer.status] += 1
+        if answer.status != 200:
+            self.refused[str(answer.header("x-forebay-reason"))] += 1
 
 
 def slow(seen: Seen) -> list[Any]:
@@ -157,19 +160,26 @@ async def test_on_sockets_a_flood_does_not_slow_a_quiet_tenant_down(tmp_path: Pa
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 async def test_on_sockets_under_twice_what_can_be_served_the_last_have_their_share(tmp_path: Path) -> None:
-    """One engine of sixteen places serves 80 a second; 160 come, and batch is always backlogged."""
+    """One engine of eight places serves 40 a second; 80 come, and batch is always backlogged.
+
+    Of these 400 ms to its first byte, which critical is promised, the engine takes 200. A critical one that will be late
+    is refused, so a machine that adds the other half by itself has it refuse some.
+    """
     names = ("critical", "interactive", "standard", "batch")
     tenants = [
         tenant(name, limits={"max_queued": 50_000, "max_concurrency": None}, **{"class": name}) for name in names
     ]
-    facts = {"endpoint": {"max_seqs": 16}, "isolation": {"salt_secret": "0" * 32}, "timeouts": {"scale": 1}}
+    facts = {"endpoint": {"max_seqs": 8}, "isolation": {"salt_secret": "0" * 32}, "timeouts": {"scale": 1}}
     async with stage(tmp_path, tenants=tenants, **facts) as made, made.holding():
         made.engine.answer = slow
-        rates = {"critical": 8, "interactive": 60, "standard": 52, "batch": 40}
+        rates = {"critical": 4, "interactive": 30, "standard": 26, "batch": 20}
         loads = {name: Load(made.gateway, name, rate) for name, rate in rates.items()}
         runs = [asyncio.create_task(load.run(FLOOD_S)) for load in loads.values()]
         await asyncio.sleep(FLOOD_S - 5)
         served = {name: load.found[200] for name, load in loads.items()}
         await asyncio.gather(*runs)
-        assert loads["critical"].found[200] >= 0.994 * loads["critical"].found.total()
+        critical, seen = loads["critical"], made.engine.seen
+        took_s = quantile([each.answered_s - each.complete_s for each in seen], 0.994)
+        said = f"refused: {dict(critical.refused)}; the engine's 0.2 s were {took_s:.3f} s; 0.3 is too busy a machine"
+        assert critical.found[200] >= 0.994 * critical.found.total(), said
         assert served["batch"] >= 0.05 * sum(served.values())  # all cost the same
