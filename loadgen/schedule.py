@@ -21,6 +21,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from loadgen.drafts import Thread, draft
+from loadgen.report.record import Sample
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.workload.planned import Planned as Planned
 from loadgen.workload.planned import Requests
@@ -278,3 +279,21 @@ def _rows(path: Path) -> Iterator[tuple[bytes, Planned]]:
             except msgspec.MsgspecError as error:
                 raise ScenarioError(f"{path}, line {number}: {error}") from error
             yield line, planned
+
+
+def sample_of(planned: Planned, sched_s: float, measured: bool) -> Sample:
+    """The record of a request that is due at `sched_s`, before anything has come of it."""
+    return Sample(
+        id=planned.id,
+        tenant=planned.tenant,
+        priority=planned.priority,
+        measured=measured,
+        input_tokens=planned.input_tokens,
+        planned_output=planned.output_tokens,
+        leaves=planned.cancel_after_s is not None,
+        sched_s=sched_s,
+        cls=planned.cls,
+        session=planned.session,
+        turn=planned.turn,
+        streamed=planned.stream,
+    )

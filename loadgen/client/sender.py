@@ -14,6 +14,7 @@ from loadgen.client.idle import Idle
 from loadgen.client.route import Pools, Routes, routes_to
 from loadgen.client.values import ClientOptions, Target, Watcher
 from loadgen.report.record import Outcome, Sample
+from loadgen.schedule import sample_of
 from loadgen.workload.planned import Planned, Requests
 from loadgen.workload.prompts import Prose
 
@@ -188,28 +189,11 @@ class Sender:
             self._maybe_quiet()
 
     def _sample(self, item: Item) -> Sample:
-        sample = planned_sample(item.planned, item.t, self._share)
+        planned, share = item.planned, self._share
+        measured = planned.measured if planned.after is None else share.start_s <= item.t < share.end_s
+        sample = sample_of(planned, item.t, measured)
+        sample.worker = share.worker
         sample.endpoint = item.route.endpoint
         if self._keep:
             self._samples.append(sample)
         return sample
-
-
-def planned_sample(planned: Planned, sched_s: float, share: Share) -> Sample:
-    """The sample of a request that is due at `sched_s`, before anything has come of it."""
-    measured = planned.measured if planned.after is None else share.start_s <= sched_s < share.end_s
-    return Sample(
-        id=planned.id,
-        tenant=planned.tenant,
-        priority=planned.priority,
-        measured=measured,
-        input_tokens=planned.input_tokens,
-        planned_output=planned.output_tokens,
-        leaves=planned.cancel_after_s is not None,
-        sched_s=sched_s,
-        cls=planned.cls,
-        session=planned.session,
-        turn=planned.turn,
-        streamed=planned.stream,
-        worker=share.worker,
-    )

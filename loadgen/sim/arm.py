@@ -130,7 +130,7 @@ def _floor(arm: Arm, schedule: Schedule, seed: int, record: Recorder | None) -> 
         router = make(arm.router, [member.facts() for member in members], seed)
         timing = msgspec.structs.replace(arm.timing, poll_s=router.poll_s)
         floor = Floor(schedule, engines, timing, lambda floor: ThroughRouter(floor, router))
-        return _troubled(floor, arm, members, seed)
+        return _named(floor, arm, members, seed)
 
     lengths = foresight(arm.lengths, schedule, seed) if arm.lengths in FORESIGHT else None
 
@@ -140,13 +140,13 @@ def _floor(arm: Arm, schedule: Schedule, seed: int, record: Recorder | None) -> 
         front.begin(arm.endpoints or [member.endpoint() for member in members])
         return front
 
-    return _troubled(Floor(schedule, engines, arm.timing, through_core), arm, members, seed)
+    return _named(Floor(schedule, engines, arm.timing, through_core), arm, members, seed)
 
 
-def _troubled(floor: Floor, arm: Arm, members: Sequence[Member], seed: int) -> Floor:
-    """With its faults, if it has any."""
+def _named(floor: Floor, arm: Arm, members: Sequence[Member], seed: int) -> Floor:
+    """With its engines' names, and its faults, if it has any."""
+    names = floor.names = [member.name for member in members]
     if arm.faults:
-        names = [member.name for member in members]
         timeline = Timeline(read_faults(arm.faults, names), names, seed)
         floor.trouble = Trouble(floor, timeline, arm.policy.probe_s, arm.policy.first_byte_s, seed=seed)
     return floor

@@ -1,7 +1,6 @@
 """One request of a simulated run, from its arrival to its end."""
 
-from loadgen.report.record import Sample
-from loadgen.schedule import Planned
+from loadgen.schedule import Planned, sample_of
 from loadgen.sim.sequence import Sequence
 from loadgen.workload.chain import chain, rendered
 
@@ -26,19 +25,8 @@ class Call:
         self.attempt = 0
         self.ended = False
         self.sequence: Flight | None = None
-        self.sample = Sample(
-            id=planned.id,
-            tenant=planned.tenant,
-            priority=planned.priority,
-            measured=measured,
-            input_tokens=planned.input_tokens,
-            planned_output=planned.output_tokens,
-            leaves=planned.cancel_after_s is not None,
-            sched_s=arrived_s,
-            sent_s=arrived_s,
-            cls=planned.cls,
-            streamed=planned.stream,
-        )
+        self.sample = sample_of(planned, arrived_s, measured)
+        self.sample.sent_s = arrived_s
 
     def output_tokens(self, context_tokens: int) -> int:
         """How many tokens an engine with that context gives it."""

@@ -104,6 +104,7 @@ class Floor:
         self.sent = [0] * len(engines)
         self.events = 0
         self.now = 0.0
+        self.names = [str(number) for number in range(len(engines))]
         self.settled: Callable[[Sample], bool] | None = None  # told of each measured end; True stops the run
         self.trouble: Troubles | None = None
         self._schedule = schedule
@@ -148,6 +149,7 @@ class Floor:
     def send(self, call: Call, engine: int, now: float) -> None:
         """Let this call go to that engine."""
         call.engine = engine
+        call.sample.endpoint = self.names[engine]
         call.sample.queued_s = now - call.arrived_s
         self.sent[engine] += 1
         self.push(now + self._timing.net_s, self._submit, call)
