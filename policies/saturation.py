@@ -25,7 +25,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     for load in loads:
         if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
             continue  # the cheapest question first: mostly it is this
-        if maybe_long and ticket.uncached(load.name) > long_from:
+        if maybe_long and _needs_lane(ticket, load, long_from):
             free = load.longs < load.lanes
         else:
             # Long but for what is cached here it may join in: anywhere else others would have to wait for it.
@@ -34,6 +34,16 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found
+
+
+def _needs_lane(ticket: Ticket, load: Load, long_from: int) -> bool:
+    """Whether a prompt of more than `long_from` tokens is long here.
+
+    Not where at least half of it is cached: elsewhere all of it would be computed, which costs the fleet more than a lane saves
+    (simulated, `agents-trace`: conversations left their engine with every large turn).
+    """
+    uncached = ticket.uncached(load.name)
+    return uncached > long_from and (2 * uncached > ticket.tokens or not load.endpoint.long_lanes)
 
 
 def with_a_place(loads: Sequence[Load]) -> list[Load]:

@@ -8,6 +8,12 @@ FINDINGS = {
 highest rate few are (under 1 % at half of it, about 2 % at 0.8), so the gain begins beyond it and ends where the engines' prefill is
 used up. On mixed-lengths and agent-tools every engine soon holds the shared heads, and hits do not depend on where a request goes;
 on long-chat they do, and there the core gains most.""",
+    "E2": """agents-trace: conversations of 20,000 to 60,000 tokens left the engine that has them for one with less to do, where all of them was
+computed anew (seen in the journal: a fifth of the turns moved, and lost 30,000 tokens each). Half of that was lanes: a turn with more than
+2,048 new tokens needed one. Where half of the prompt is cached it does not any more, which this table does not show yet: at 2.6 requests/s 84 % of
+the reusable tokens are found instead of 77 %, at 3.4 70 % instead of 57 % (sgl_cache_aware: 99 and 90 %). The rest is the score, which weighs
+the wait of the one request and not what others wait for its prefill: counted twice, uncached tokens find 91 % at 2.6 and 68 % at 3.4.
+reasoning-trace has no prefixes; there long prompts are refused as probably late, which no router does.""",
     "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile, where one full step of an engine takes
 161 ms. The engines' long-prefill cap, on in every arm, does already what a lane does: a long prompt cannot own a step. And B8 counts
 exactly what no router outside can see.""",

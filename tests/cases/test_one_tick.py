@@ -50,6 +50,7 @@ class House:
 @pytest_asyncio.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     loop = asyncio.get_running_loop()
+    gc.freeze()  # what other tests have left in this process is not looked through
     async with ScriptEngine() as engine:
         port, admin = free_ports(2)
         settings = config(

@@ -65,7 +65,7 @@ async def loses_its_cache_and_restarts(made: Asking, engine: Engine) -> None:
     assert await made.cached() > 900
     await engine.stop()
     await engine.start()
-    await until_async(lambda: made.other_heard("restarted"), 10, "the gateway did not notice the new process")
+    await until_async(lambda: made.other_heard("restarted"), 30, "the gateway did not notice the new process")
     assert await made.cached() == 0
     assert (await made.gateway.metrics()).sum("forebay_kv_event_gaps_total", endpoint="e0") == 1
 
