@@ -13,11 +13,12 @@ from policies.types import SHARED
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key of the file. `caller` None: it opens nothing, because of `cause`."""
+    """A key of the file. `caller` None: it opens nothing, because of `cause`. `shut` is the id of such a key."""
 
     digest: bytes
     caller: Caller | None
     cause: str = ""
+    shut: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,11 +31,17 @@ class Book:
     def without(self, blocked: Collection[str]) -> "Book":
         """The same, in which these keys open nothing."""
         shut = {
-            digest: Entry(digest, None, "blocked")
+            digest: Entry(digest, None, "blocked", entry.caller.key)
             for digest, entry in self.keys.items()
             if entry.caller is not None and entry.caller.key in blocked
         }
         return Book({**self.keys, **shut}, self.anonymous) if shut else self
+
+    def knows(self, key: str) -> bool:
+        """Whether there is a key with this id, open or not."""
+        return any(
+            key == (entry.caller.key if entry.caller is not None else entry.shut) for entry in self.keys.values()
+        )
 
     def callers(self) -> dict[tuple[str, str], Caller]:
         """Everybody who may use the gateway, by tenant and key."""
@@ -88,7 +95,7 @@ class _Maker:
         for key in tenant.keys:
             digest = bytes.fromhex(key.sha256)
             if tenant.state == "disabled" or key.state == "blocked":
-                yield Entry(digest, None, "disabled" if tenant.state == "disabled" else "blocked")
+                yield Entry(digest, None, "disabled" if tenant.state == "disabled" else "blocked", key.id)
             else:
                 yield Entry(digest, self._caller(tenant, key, models, rules))
 

@@ -48,8 +48,8 @@ class Tenants:
         return frozenset(self._blocked)
 
     def knows(self, key: str) -> bool:
-        """Whether there is such a key, or was when it was blocked."""
-        return key in self._blocked or any(caller.key == key for caller in self.book.callers().values())
+        """Whether there is such a key, open or not, or was when it was blocked."""
+        return key in self._blocked or self.book.knows(key)
 
     def identify(self, head: Head, client: str) -> Caller:
         """Who has sent a head; raises GatewayError (401, or 429 for an address that is wrong too often)."""

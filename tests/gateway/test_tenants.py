@@ -121,6 +121,14 @@ def test_a_good_key_is_found_however_it_is_presented(fields: list[tuple[str, str
     assert not any(tenants.failures.values())
 
 
+def test_a_key_is_known_by_its_id_whether_it_opens_anything_or_not() -> None:
+    """So that blocking one that the files have blocked meanwhile is done, and not told to be of nobody."""
+    tenants = Tenants(book(BLOCKED, DISABLED), Throttle())
+    assert all(tenants.knows(each["id"]) for one in (BLOCKED, DISABLED) for each in one["keys"])
+    tenants.block([key("good")["id"]])
+    assert tenants.knows(key("good")["id"]) and not tenants.knows("nobody") and not tenants.knows("")
+
+
 def test_a_key_expires_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     end = datetime.datetime(2027, 2, 1, tzinfo=datetime.UTC)
     tenants = Tenants(book(tenant("acme", key("k", expires="2027-02-01T01:00:00+01:00"))), Throttle())
