@@ -277,7 +277,6 @@ async def test_workers_drain_when_their_supervisor_dies(tmp_path: Path) -> None:
         await until_async(gone, 10.0, "workers go on without a supervisor")
 
 
-@pytest.mark.serial
 async def test_a_worker_that_dies_again_and_again_waits_longer_and_longer(tmp_path: Path) -> None:
     async with workers(tmp_path) as stage:
         gaps = []

@@ -165,7 +165,6 @@ async def test_a_busy_port_is_refused_with_a_way_out(tmp_path: Path) -> None:
     assert f"Port {port} is in use" in running.text() and "--port" in running.text()
 
 
-@pytest.mark.serial
 async def test_on_a_terminal_the_picture_moves_and_no_color_is_honoured(tmp_path: Path) -> None:
     main, side = pty.openpty()
     name = os.ttyname(side)
