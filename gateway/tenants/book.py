@@ -13,12 +13,12 @@ from policies.types import SHARED
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key of the file. `caller` None: it opens nothing, because of `cause`. `shut` is the id of such a key."""
+    """A key of the file, `key` its id. `caller` None: it opens nothing, because of `cause`."""
 
     digest: bytes
     caller: Caller | None
     cause: str = ""
-    shut: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,17 +31,15 @@ class Book:
     def without(self, blocked: Collection[str]) -> "Book":
         """The same, in which these keys open nothing."""
         shut = {
-            digest: Entry(digest, None, "blocked", entry.caller.key)
+            digest: Entry(digest, None, "blocked", entry.key)
             for digest, entry in self.keys.items()
-            if entry.caller is not None and entry.caller.key in blocked
+            if entry.caller is not None and entry.key in blocked
         }
         return Book({**self.keys, **shut}, self.anonymous) if shut else self
 
     def knows(self, key: str) -> bool:
         """Whether there is a key with this id, open or not."""
-        return any(
-            key == (entry.caller.key if entry.caller is not None else entry.shut) for entry in self.keys.values()
-        )
+        return any(entry.key == key for entry in self.keys.values())
 
     def callers(self) -> dict[tuple[str, str], Caller]:
         """Everybody who may use the gateway, by tenant and key."""
@@ -97,7 +95,7 @@ class _Maker:
             if tenant.state == "disabled" or key.state == "blocked":
                 yield Entry(digest, None, "disabled" if tenant.state == "disabled" else "blocked", key.id)
             else:
-                yield Entry(digest, self._caller(tenant, key, models, rules))
+                yield Entry(digest, self._caller(tenant, key, models, rules), key=key.id)
 
     def _caller(self, tenant: Tenant, key: Key, models: Mapping[str, ServedModel], rules: FieldRules) -> Caller:
         ceiling = _least_urgent(tenant.class_ceiling, key.class_ceiling or tenant.class_ceiling)
