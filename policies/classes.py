@@ -17,9 +17,8 @@ from policies.state.queues import PoolQueue
 from policies.state.shares import CREDIT, OVERDUE, RANK, Share
 from policies.state.tickets import Ticket
 
-HELD_BACK_RATIO: Final = (
-    0.5  # of the prefill bound, for those two classes and more below the most urgent of the last minute
-)
+# Of the prefill bound, for those two classes and more below the most urgent of the last minute.
+HELD_BACK_RATIO: Final = 0.5
 URGENT_RATIO: Final = 1.5  # of it, for the most urgent class: it never waits for a step that others have filled
 LATELY_S: Final = 60.0
 NOTED_S: Final = 1.0  # a class that comes all the time is noted so often

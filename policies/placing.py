@@ -16,7 +16,7 @@ from policies.events import Bounced, Finished, LoadObserved
 from policies.fairness import is_out_of_turn
 from policies.ordering import expected_cost, heads_of, in_turn, served, settled
 from policies.pool import lent
-from policies.saturation import ahead_tokens, holds, kv_need, service_s, with_a_place, with_room
+from policies.saturation import ahead_tokens, holds, kv_need, needs_lane, service_s, with_a_place, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books, QueueKey
 from policies.state.endings import evict
@@ -209,7 +209,10 @@ class Placing:
         most_cached = ticket.match.most_tokens() if ticket.match is not None else 0
         if (ticket.uncached(here.name) - ticket.tokens + most_cached) / here.speed < WARM_GAIN_S:
             return None  # nobody can have so much more of it
+        long_from = ticket.pool.long_from
         loads = [load for load in ticket.pool.up if ticket.may_use(load.name)]
+        if 0 < long_from < ticket.tokens:  # where there are no lanes no end of a prefill makes room for it
+            loads = [load for load in loads if load.lanes or not needs_lane(ticket, load, long_from)]
         warm = min(loads, key=lambda load: cost(load, ticket), default=None)
         if warm is None or warm in room or not holds(warm, ticket):
             return None  # when a sequence ends nobody knows; when a prefill ends, one can say

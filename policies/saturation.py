@@ -25,7 +25,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     for load in loads:
         if load.sequences and load.sequences + load.foreign + sequences > load.room_seqs:
             continue  # the cheapest question first: mostly it is this
-        if maybe_long and _needs_lane(ticket, load, long_from):
+        if maybe_long and needs_lane(ticket, load, long_from):
             free = load.longs < load.lanes
         else:
             # Long but for what is cached here it may join in: anywhere else others would have to wait for it.
@@ -36,7 +36,7 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
     return found
 
 
-def _needs_lane(ticket: Ticket, load: Load, long_from: int) -> bool:
+def needs_lane(ticket: Ticket, load: Load, long_from: int) -> bool:
     """Whether a prompt of more than `long_from` tokens is long here.
 
     Not where at least half of it is cached: elsewhere all of it would be computed, which costs the fleet more than a lane saves

@@ -18,9 +18,8 @@ from policies.state.lru import BLOCK_BYTES, RUN_BYTES, SHELF_BYTES, Account, Cha
 from policies.state.match import Match, Slot, deepest_of
 from policies.types import Affinity, InferenceRequest
 
-STRETCHES: Final = (
-    1024  # one dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms
-)
+# One dictionary of 800,000 blocks stops everything for 43 ms when it grows, one of 12,000 for 2 ms.
+STRETCHES: Final = 1024
 MOST_HOLDERS: Final = 8  # [o]: who scores more than that many warm endpoints gains nothing
 SWEEP_BLOCKS: Final = 64  # of endpoints that have gone, at each insert
 STALE_RUNS: Final = 2  # looked for at each insert, which makes two at most

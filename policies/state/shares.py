@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from policies.state.flows import Flow
     from policies.state.tickets import Ticket
 
-SHARED_OUT_FROM_SEQS: Final = (
-    8  # tenancy.md 5: with less room nothing is reserved, and a ceiling would leave half of two places empty
-)
+# tenancy.md 5: with less room nothing is reserved, and a ceiling would leave half of two places empty.
+SHARED_OUT_FROM_SEQS: Final = 8
 ROUNDING: Final = 1e-9  # 0.95 x 20 is 19
 UNBOUNDED: Final = 1 << 30
 COVERED: Final = 0.9  # of the first tokens come within margin x expectation (scheduling.md 9)

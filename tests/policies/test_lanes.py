@@ -75,6 +75,10 @@ def test_an_endpoint_that_may_have_no_lanes_takes_no_long_prompt_of_which_it_has
         made.first_token(name, at + 0.5)
         made.finish(name, at + 0.6)
     assert made.arrive("next", 3.0, tokens=13_000, prefix=conversation(78)) == []
+    assert made.up(endpoint("y"), 3.5) == ["next>y"]
+    # Nor does one that could go at once wait for it: no end of a prefill makes a lane there.
+    made.first_token("next", 4.0)
+    assert made.arrive("last", 5.0, tokens=13_000, prefix=(*conversation(70), 1001)) == ["last>y"]
 
 
 def test_an_endpoint_without_lanes_takes_no_long_prompt_even_when_it_is_idle() -> None:
