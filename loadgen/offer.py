@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from loadgen import scenario as scenarios
+from loadgen.report.folder import Basis, Goal
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule
 from loadgen.workload.summary import Summary, quantile
@@ -141,3 +142,30 @@ def _entered(place: Any, step: str, path: str, error: type[Exception]) -> Any:
             place[step] = {}
         return place[step]
     raise error(f"--set {path}: there is no {step}")
+
+
+def basis(scenario: Scenario, schedule: Schedule, cells: Iterable[tuple[str, str]]) -> Basis:
+    """What a report needs of the plan; `cells` are all pairs of tenant and class. Who ran it, and where, is added to it."""
+    pairs = sorted(cells)
+    return Basis(
+        started="",
+        seed=schedule.seed,
+        schedule=schedule.digest(),
+        window_start_s=schedule.window_start_s,
+        window_end_s=schedule.window_end_s,
+        closed=scenario.closed,
+        slo=scenario.slo,
+        goals=tuple(
+            Goal(
+                tenant=tenant,
+                cls=cls,
+                slo=scenario.goal(tenant, cls),
+                expect_rejects=scenario.source(tenant).expect_rejects,
+            )
+            for tenant, cls in pairs
+        ),
+        weights={tenant: scenario.source(tenant).weight for tenant, _ in pairs},
+        scenario=msgspec.to_builtins(scenario),
+        target={},
+        environment={},
+    )

@@ -8,11 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
+from loadgen import offer
 from loadgen.bench.extra import PROBE
 from loadgen.bench.facts import Facts, facts
 from loadgen.bench.options import BenchOptions, shown
 from loadgen.bench.preflight import Ready
-from loadgen.report.folder import Basis, Goal
+from loadgen.report.folder import Basis
 from loadgen.scenario import Scenario
 from loadgen.schedule import Schedule
 
@@ -40,33 +41,15 @@ def plan(scenario: Scenario, schedule: Schedule, *, drawn: bool = True) -> Plan:
 
 def basis(options: BenchOptions, plan: Plan, ready: Ready, salt: str, began_s: float) -> Basis:
     """All of it; how the run ends is added when it has."""
-    scenario, schedule = plan.scenario, plan.schedule
-    start_s, end_s = plan.window_s
-    return Basis(
+    return msgspec.structs.replace(
+        offer.basis(plan.scenario, plan.schedule, plan.facts.cells),
         started=utc(began_s),
-        seed=schedule.seed,
-        schedule=schedule.digest(),
-        window_start_s=start_s,
-        window_end_s=end_s,
-        closed=scenario.closed,
-        slo=scenario.slo,
-        goals=tuple(
-            Goal(
-                tenant=tenant,
-                cls=cls,
-                slo=scenario.goal(tenant, cls),
-                expect_rejects=scenario.source(tenant).expect_rejects,
-            )
-            for tenant, cls in plan.facts.cells
-        ),
-        weights={tenant: scenario.source(tenant).weight for tenant in plan.facts.tenants},
-        scenario=msgspec.to_builtins(scenario),
         target=_target(options, ready),
         environment=environment(),
         salt=salt,
         length_control=ready.control,
         allowed=options.allow,
-        warnings=(*ready.warnings, *_warnings(options, scenario, salt)),
+        warnings=(*ready.warnings, *_warnings(options, plan.scenario, salt)),
         template_tokens=ready.sizes.template_tokens,
     )
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from loadgen import offer
 from loadgen.report import folder as files
 from loadgen.report.figures import SUFFICIENT
-from loadgen.report.folder import Basis, Ending, Goal, Run
+from loadgen.report.folder import Basis, Ending, Run
 from loadgen.report.lines import NAME as REQUESTS
 from loadgen.report.lines import line
 from loadgen.report.outputs import rebuild
@@ -34,26 +35,9 @@ def leave(
 
 
 def _basis(scenario: Scenario, schedule: Schedule, samples: Sequence[Sample], target: dict[str, object]) -> Basis:
-    pairs = sorted({(one.tenant, one.cls) for one in samples})
-    return Basis(
-        started="",  # virtual time has no date, and equal options give equal files
-        seed=schedule.seed,
-        schedule=schedule.digest(),
-        window_start_s=schedule.window_start_s,
-        window_end_s=schedule.window_end_s,
-        closed=scenario.closed,
-        slo=scenario.slo,
-        goals=tuple(
-            Goal(
-                tenant=tenant,
-                cls=cls,
-                slo=scenario.goal(tenant, cls),
-                expect_rejects=scenario.source(tenant).expect_rejects,
-            )
-            for tenant, cls in pairs
-        ),
-        weights={tenant: scenario.source(tenant).weight for tenant, _ in pairs},
-        scenario=msgspec.to_builtins(scenario),
+    """Virtual time has no date, and equal options give equal files."""
+    return msgspec.structs.replace(
+        offer.basis(scenario, schedule, {(one.tenant, one.cls) for one in samples}),
         target={"driver": "sim", "urls": [f"simulated {target['router']}"], **target},
         environment={"python": platform.python_version()},
     )
