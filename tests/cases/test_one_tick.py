@@ -115,7 +115,7 @@ async def test_c024_three_ends_in_one_turn_are_one_end(house: House, order: tupl
         await until(lambda: not house.runs, 1, "still there")
         received, *ended = (now - then for now, then in zip(house.totals(), before, strict=True))
         assert (received, sum(ended)) == (1, 1), (route, streamed, begun, order)
-        await until(lambda reference=reference: gone(reference), 5, f"{route} {streamed} {begun} {order}: kept alive")  # type: ignore[misc]
+        await until(lambda reference=reference: gone(reference), 1, f"{route} {streamed} {begun} {order}: kept alive")  # type: ignore[misc]
         (endpoint,) = house.gateway.endpoints()
         assert (endpoint.sequences, endpoint.prefill_tokens) == (0, 0)
         await house_is_well(house)
