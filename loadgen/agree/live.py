@@ -120,7 +120,8 @@ def _course(
 async def _start(case: Case, listeners: Listeners, processes: Processes, folder: Path) -> list[Engine]:
     engines: list[Engine] = []
     for group in case.fleet.engines:
-        port, control = free_ports(group.count), free_ports(group.count)
+        port = free_ports(2 * group.count)
+        control = port + group.count
         processes.start(f"engines-{group.name}", engine_argv(group, port, control))
         engines += (
             Engine(

@@ -6,6 +6,7 @@ A child that ends before it is told to is an error at once, not a timeout later.
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from loadgen import tasks
 
 T = TypeVar("T")
 
+_LOWEST_PORT = 10_000
 _POLL_S = 0.1
 _STOP_S = 5.0  # from SIGTERM to SIGKILL
 _TAIL_BYTES, _TAIL_LINES = 4000, 12
@@ -111,43 +113,32 @@ class Processes:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive loopback ports that are free now."""
+    """The first of `count` consecutive loopback ports that are free now and that no outgoing connection is given."""
     while True:
-        held: list[socket.socket] = []
-        try:
-            first = _hold(held, 0)
-            for offset in range(1, count):
-                _hold(held, first + offset)
-        except (OSError, OverflowError):
-            continue
-        else:
+        first = random.randrange(_LOWEST_PORT, _end_of_ports() - count)
+        if all(is_free(port) for port in range(first, first + count)):
             return first
-        finally:
-            for one in held:
-                one.close()
+
+
+def _end_of_ports() -> int:
+    """Where those begin that the system gives to outgoing connections: one of them could be gone a moment later."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        first = 32768
+    return first if first > 2 * _LOWEST_PORT else 65536
 
 
 def is_free(port: int) -> bool:
     """Whether a loopback port can be listened on."""
-    held: list[socket.socket] = []
-    try:
-        _hold(held, port)
-    except OSError:
-        return False
-    finally:
-        for one in held:
-            one.close()
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+            one.listen()
+        except OSError:
+            return False
     return True
-
-
-def _hold(held: list[socket.socket], port: int) -> int:
-    one = socket.socket()
-    held.append(one)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind(("127.0.0.1", port))
-    one.listen()
-    bound: int = one.getsockname()[1]
-    return bound
 
 
 def _signal(child: _Child, which: signal.Signals) -> None:

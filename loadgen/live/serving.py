@@ -30,9 +30,9 @@ class Listeners:
 
 def listeners(port: int = 0) -> Listeners:
     """`port` for clients (0: any free one), and a free one for operators."""
-    data = port or free_ports(1)
-    admin = free_ports(1)
-    return Listeners(data=data, admin=admin if admin != data else free_ports(1))
+    first = free_ports(2)
+    data = port or first
+    return Listeners(data=data, admin=first + 1 if data == first else first)
 
 
 def flags(values: Mapping[str, object]) -> tuple[str, ...]:

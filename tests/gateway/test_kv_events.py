@@ -165,9 +165,9 @@ async def listening(*urls: str, **more: Any) -> AsyncIterator[Listening]:
 async def publishing(port: int) -> AsyncIterator[Callable[[list[bytes]], None]]:
     """A socket that publishes there, from now on until it is closed."""
     context = zmq.Context()
-    socket = context.socket(zmq.PUB)
-    socket.bind(f"tcp://127.0.0.1:{port}")
     try:
+        socket = context.socket(zmq.PUB)
+        socket.bind(f"tcp://127.0.0.1:{port}")
         yield socket.send_multipart
     finally:
         context.destroy(linger=0)
@@ -230,8 +230,7 @@ async def test_without_a_feed_there_is_nothing_to_start() -> None:
 
 
 async def test_each_rank_is_heard_at_its_port_and_counts_for_its_endpoint() -> None:
-    ports = free_ports(1)
-    ports.append(ports[0] + 1)
+    ports = free_ports(2)
     async with (
         listening(f"tcp://127.0.0.1:{ports[0]}", ranks=2) as made,
         publishing(ports[0]) as first,

@@ -4,12 +4,13 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+
+from loadgen.live import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 # A test run that is killed takes its processes with it.
@@ -17,14 +18,9 @@ WITH_PARENT = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Consecutive ports that were free a moment ago."""
+    first = processes.free_ports(count)
+    return list(range(first, first + count))
 
 
 class Child:
