@@ -70,7 +70,10 @@ class Gateway:
         config = self._began.config
         self._lines, self._notes, self._events = assembly.open_logs(config, self._replica)
         self._metrics = Metrics(
-            models=list(config.models), version=self._version, tenants=config.telemetry.tenant_labels
+            models=list(config.models),
+            version=self._version,
+            tenants=config.telemetry.tenant_labels,
+            bands=self._began.settings.bands,
         )
         self._core = Core()
         self._recorder = assembly.open_journal(config, self._replica)

@@ -68,7 +68,7 @@ class Live:
         dispatcher.settle()  # who was given a place goes there, as it was decided
         services.change(new.terms)
         services.backends.change(config)
-        services.metrics.change(list(config.models))
+        services.metrics.change(list(config.models), new.settings.bands)
         services.access_log.change(config.telemetry.log_format)
         services.events.change(config.telemetry.log_level, config.telemetry.log_format)
         self.shared.change(new.limits, new.timers, new.bounds, config.limits.stream_buffer_bytes)

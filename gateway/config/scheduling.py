@@ -28,7 +28,7 @@ _SHARE = "Part of what a pool dispatches that the class gets at least while it w
 _SHEDDABLE = "Refused, more and more of them, while its pool is nearly full (`admission.shed`)."
 _LATE = "What to do with one whose first token will surely be late: wait, become less urgent, or 503 `overloaded`."
 _TTFT = "When the first token is due, from the first byte of the request. None: no such promise."
-_ITL = "The largest gap between two tokens that is still good. None: no such promise."
+_ITL = "Time per output token, on average over an answer, that is still good. None: no such promise."
 
 
 class Slo(Section):

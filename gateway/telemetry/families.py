@@ -67,6 +67,11 @@ ENDED = _counter(
     "outcome reason tenant model class",
     "Requests that ended: completed, rejected (never queued), expired (queued, then dropped), failed (dispatched, no good end; reason worker_lost: the process died with it), cancelled (the client left; reason is the stage: body, queued, connect, sent, stream).",
 )
+SLO = _counter(
+    "forebay_slo_requests_total",
+    "missed tenant model class",
+    "Completed streams of a class with an `slo`, by what of it they missed: none, ttft, itl (the mean time per output token), both.",
+)
 TOKENS = _counter(
     "forebay_tokens_total",
     "kind tenant model class",

@@ -6,7 +6,7 @@ families it feeds. Gauges are never balanced by hand: they are read from the liv
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from gateway.telemetry import families, process
@@ -16,7 +16,9 @@ from gateway.telemetry.histogram import LAG_BOUNDS, REQUEST_BOUNDS, STORE_BOUNDS
 from gateway.telemetry.record import RequestRecord
 from policies.decisions import Reason
 from policies.events import Cause
+from policies.ordering import due_s
 from policies.state.views import Totals
+from policies.types import Band
 
 UNKNOWN: Final = "unknown"
 OTHER: Final = "other"
@@ -29,6 +31,7 @@ OUTCOMES: Final = ("completed", "rejected", "expired", "cancelled", "failed")
 _STAGES: Final = ("body", "queued", "connect", "sent", "stream")
 _REASONS: Final = frozenset({"", *Reason, *_STAGES})
 _CAUSES: Final = frozenset({*Cause, *Reason})
+NO_BANDS: Final[Mapping[str, Band]] = {}
 
 Reading = Iterable[tuple[tuple[str, ...], float]]
 
@@ -50,11 +53,12 @@ class LabelCap:
 
 
 class _Timings:
-    """The histograms of one (class, model)."""
+    """The histograms of one (class, model), and what the class has promised."""
 
-    __slots__ = ("duration", "queue", "tpot", "ttft")
+    __slots__ = ("band", "duration", "queue", "tpot", "ttft")
 
-    def __init__(self) -> None:
+    def __init__(self, band: Band | None) -> None:
+        self.band = band
         self.queue = Histogram(REQUEST_BOUNDS)
         self.ttft = Histogram(REQUEST_BOUNDS)
         self.tpot = Histogram(REQUEST_BOUNDS)
@@ -64,11 +68,12 @@ class _Timings:
 class Lane:
     """What is counted per (tenant, model, class)."""
 
-    __slots__ = ("cached_tokens", "ended", "output_tokens", "prompt_tokens", "received", "timings")
+    __slots__ = ("cached_tokens", "ended", "missed", "output_tokens", "prompt_tokens", "received", "timings")
 
     def __init__(self, timings: _Timings) -> None:
         self.received = 0
         self.ended: defaultdict[tuple[str, str], int] = defaultdict(int)  # (outcome, reason)
+        self.missed: defaultdict[str, int] = defaultdict(int)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
@@ -88,18 +93,40 @@ class Lane:
             timings.ttft.observe(ttft_ms / 1000)
         if duration_ms is not None and outcome == "completed":
             timings.duration.observe(duration_ms / 1000)
-            if ttft_ms is not None and output_tokens > 1:
-                timings.tpot.observe((duration_ms - ttft_ms) / 1000 / (output_tokens - 1))
+            if ttft_ms is not None:
+                gap_s = 0.0
+                if output_tokens > 1:
+                    gap_s = (duration_ms - ttft_ms) / 1000 / (output_tokens - 1)
+                    timings.tpot.observe(gap_s)
+                band = timings.band
+                if band is not None and (band.slo_ttft_s or band.slo_itl_s):
+                    self.missed[_missed(band, record.prompt_tokens, ttft_ms / 1000, gap_s)] += 1
+
+
+def _missed(band: Band, prompt_tokens: int, ttft_s: float, gap_s: float) -> str:
+    """What of its class's SLO a stream has missed."""
+    is_late = ttft_s > due_s(band, 0.0, prompt_tokens)
+    if 0.0 < band.slo_itl_s < gap_s:
+        return "both" if is_late else "itl"
+    return "ttft" if is_late else "none"
 
 
 class Metrics:
     """All counters of the process. `models`: the configured names; any other model is counted as `unknown`. `tenants`:
-    how many have a label of their own."""
+    how many have a label of their own. `bands`: the classes, by whose SLO streams are judged."""
 
-    def __init__(self, *, models: Collection[str], version: str, tenants: int = MAX_TENANTS) -> None:
+    def __init__(
+        self,
+        *,
+        models: Collection[str],
+        version: str,
+        tenants: int = MAX_TENANTS,
+        bands: Mapping[str, Band] = NO_BANDS,
+    ) -> None:
         self.loop_lag = Histogram(LAG_BOUNDS)
         self.store_seconds = Histogram(STORE_BOUNDS)
         self._models = frozenset(models)
+        self._bands = bands
         self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
         self._timings: dict[tuple[str, str], _Timings] = {}  # (class, model)
         self._refused: defaultdict[str, int] = defaultdict(int)
@@ -119,9 +146,12 @@ class Metrics:
         for family, read in process.READINGS:
             self.watch_value(family, read)
 
-    def change(self, models: Collection[str]) -> None:
-        """These are the configured models now. What was counted stays."""
+    def change(self, models: Collection[str], bands: Mapping[str, Band] = NO_BANDS) -> None:
+        """These are the configured models and classes now. What was counted stays."""
         self._models = frozenset(models)
+        self._bands = bands
+        for (band, _), timings in self._timings.items():
+            timings.band = bands.get(band)
 
     def received(self, record: RequestRecord) -> Lane:
         """A request that counts (C1): with `Arrived`, or with the early end of one that never gets there. Returns where
@@ -199,7 +229,7 @@ class Metrics:
         key = (self.tenant_label(record.tenant), model, self._class_label(record.band))
         lane = self._lanes.get(key)
         if lane is None:
-            timings = self._timings.setdefault((key[2], model), _Timings())
+            timings = self._timings.setdefault((key[2], model), _Timings(self._bands.get(key[2])))
             lane = self._lanes[key] = Lane(timings)
         return lane
 
@@ -208,6 +238,7 @@ class Metrics:
         counted: list[tuple[Family, text.Samples]] = [
             (families.RECEIVED, [(key, lane.received) for key, lane in self._lanes.items()]),
             (families.ENDED, list(self._ended_samples())),
+            (families.SLO, list(self._slo_samples())),
             (families.TOKENS, list(self._token_samples())),
             *self._timing_samples(),
             (families.HTTP_REFUSED, [((reason,), count) for reason, count in self._refused.items()]),
@@ -229,6 +260,11 @@ class Metrics:
         for lane_key, lane in self._lanes.items():
             for end_key, count in lane.ended.items():
                 yield (*end_key, *lane_key), count
+
+    def _slo_samples(self) -> Iterator[text.Sample]:
+        for key, lane in self._lanes.items():
+            for missed, count in lane.missed.items():
+                yield (missed, *key), count
 
     def _token_samples(self) -> Iterator[text.Sample]:
         for key, lane in self._lanes.items():

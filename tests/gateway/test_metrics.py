@@ -4,6 +4,7 @@ import time
 import timeit
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,6 +20,7 @@ from gateway.telemetry.render import CHUNK_LINES
 from policies.decisions import Reason
 from policies.events import Cause
 from policies.state.views import EndpointView, FlowView
+from policies.types import Band
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -35,7 +37,8 @@ def a_record(**fields: object) -> RequestRecord:
 
 
 def some_metrics() -> Metrics:
-    return Metrics(models=["llama", "qwen"], version="1.2.3")
+    promised = Band(name="standard", rank=2, queue_timeout_s=60.0, max_queued=9, slo_ttft_s=2.0, slo_itl_s=0.1)
+    return Metrics(models=["llama", "qwen"], version="1.2.3", bands={"standard": promised})
 
 
 def counted(metrics: Metrics, *records: RequestRecord) -> Metrics:
@@ -143,6 +146,47 @@ def test_times_are_measured_between_the_right_moments(name: str, seconds: float)
     metrics = counted(some_metrics(), a_record())
     assert value(metrics, f"{name}_sum", **{"class": "standard"}) == pytest.approx(seconds)
     assert value(metrics, f"{name}_count", model="llama") == 1
+
+
+@pytest.mark.parametrize(
+    ("band", "fields", "missed"),
+    [
+        ("standard", {}, {"none": 1}),  # 1.5 s to the first token, then 20 ms each
+        ("standard", {"ttft_ms": 2001.0, "duration_ms": 3981.0}, {"ttft": 1}),
+        ("standard", {"ttft_ms": 2001.0, "duration_ms": 3981.0, "prompt_tokens": 2148}, {"none": 1}),  # 25 ms more
+        ("standard", {"duration_ms": 11_500.0}, {"itl": 1}),
+        ("standard", {"ttft_ms": 2001.0, "duration_ms": 99_000.0}, {"both": 1}),
+        ("standard", {"output_tokens": 1, "duration_ms": 11_500.0}, {"none": 1}),
+        ("standard", {"ttft_ms": None, "stream": False}, {}),
+        ("standard", {"outcome": "failed", "reason": "backend_stall"}, {}),
+        ("batch", {"ttft_ms": 200_000.0, "duration_ms": 300_000.0}, {}),  # no promise
+        ("patient", {"ttft_ms": 200_000.0, "duration_ms": 300_000.0}, {"itl": 1}),
+        ("unheard-of", {}, {}),
+    ],
+)
+def test_streams_are_counted_by_what_of_their_slo_they_missed(
+    band: str, fields: dict[str, object], missed: dict[str, int]
+) -> None:
+    plain: dict[str, Any] = {"rank": 0, "queue_timeout_s": 60.0, "max_queued": 9}
+    bands = [
+        Band(name="standard", slo_ttft_s=2.0, slo_itl_s=0.1, **plain),
+        Band(name="batch", **plain),
+        Band(name="patient", slo_itl_s=0.1, **plain),
+    ]
+    metrics = Metrics(models=["llama"], version="1", bands={each.name: each for each in bands})
+    counted(metrics, a_record(band=band, **fields))
+    told = {k: value(metrics, "forebay_slo_requests_total", missed=k) for k in ("none", "ttft", "itl", "both")}
+    assert {k: v for k, v in told.items() if v} == missed
+
+
+def test_a_changed_slo_counts_from_then_on() -> None:
+    metrics = some_metrics()
+    for itl_s in (0.01, 0.03):
+        strict = Band(name="standard", rank=0, queue_timeout_s=60.0, max_queued=9, slo_itl_s=itl_s)
+        metrics.change(["llama"], {"standard": strict})
+        counted(metrics, a_record())
+    assert value(metrics, "forebay_slo_requests_total", missed="itl") == 1
+    assert value(metrics, "forebay_slo_requests_total", missed="none", tenant="default", model="llama") == 1
 
 
 def test_an_answer_of_one_token_gives_no_time_per_token() -> None:

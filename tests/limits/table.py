@@ -24,8 +24,6 @@ from gateway.config.tree import Config
 Check = Callable[[Path], Any]
 TENANT = "tenant."  # how the paths of a tenant's file begin here
 NO_LIMITS = {"version", "listen.port", "admin.port", "tenant.version"}
-# Nothing looks at it yet: what a gap between two tokens may be is no part of any metric.
-NOT_ENFORCED = {f"classes.{name}.slo.itl_ms" for name in ("critical", "interactive", "standard", "batch")}
 CHECKS: dict[str, Check] = {}
 INSTEAD: dict[str, object] = {}  # what stands there without a field that is required, or whose default is as strict
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import classes, fleet, store, tenants, wire
-from tests.limits.table import CHECKS, NO_LIMITS, NOT_ENFORCED, numeric_fields, on_sockets, without
+from tests.limits.table import CHECKS, NO_LIMITS, numeric_fields, on_sockets, without
 
 MODULES = (classes, fleet, store, tenants, wire)  # that fill the table
 ROTATION = 10  # a part of those that run a gateway has its turn each day
@@ -29,9 +29,8 @@ async def noticed(path: str, directory: Path) -> None:
 
 def test_row_45_every_numeric_field_has_a_check() -> None:
     fields = set(numeric_fields())
-    assert fields - NO_LIMITS - NOT_ENFORCED - set(CHECKS) == set(), "give each a check in tests/limits"
-    assert set(CHECKS) | NO_LIMITS | NOT_ENFORCED <= fields, "there are no such fields any more"
-    assert not NOT_ENFORCED & set(CHECKS)
+    assert fields - NO_LIMITS - set(CHECKS) == set(), "give each a check in tests/limits"
+    assert set(CHECKS) | NO_LIMITS <= fields, "there are no such fields any more"
 
 
 @pytest.mark.parametrize("path", CHECKS)

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.kit import wire
+from tests.kit.gateway import Metrics
 from tests.kit.http_reader import Response
 from tests.kit.processes import until
 from tests.kit.raw_client import Connection, connect, exchange
@@ -302,6 +304,31 @@ async def tenant_labels(directory: Path) -> None:
         told = (await one.get("/metrics", admin=True)).body
         assert b'tenant="t1"' in told and b'tenant="other"' in told
         assert b'tenant="t2"' not in told
+
+
+async def slow_tokens(name: str, directory: Path) -> None:
+    """Of two streams one takes longer for a token than its class has promised."""
+
+    def answer(seen: Seen) -> Any:
+        pause_s = 0.01 if wire.prompt_of(seen.json) == "slow" else 0.0
+        yield wire.stream_head()
+        for event in wire.events("chat", ["a", "b", "c"]):
+            yield wire.chunk(event)
+            yield Wait(pause_s)
+        yield FIN
+
+    async with served(directory, classes={name: {"slo": {"itl_ms": 20}}}) as one:
+        one.engine.answer = answer
+        for text in ("quick", "slow"):
+            assert (await ask(one, stream=True, text=text, extra=[("x-forebay-priority", name)])).status == 200
+        told = Metrics((await one.get("/metrics", admin=True)).body.decode())
+        missed = told.by("forebay_slo_requests_total", "missed")
+        assert sum(missed.values()) == told.sum("forebay_slo_requests_total", **{"class": name}) == 2
+        assert missed.get("itl", 0) + missed.get("both", 0) == 1
+
+
+for each in ("critical", "interactive", "standard", "batch"):
+    holds(f"classes.{each}.slo.itl_ms")(partial(slow_tokens, each))
 
 
 @holds("endpoints[].kv_events_ranks")
