@@ -44,6 +44,7 @@ class Ticket:
         "lost_s",
         "match",
         "matched_s",
+        "most_cached",
         "note",
         "only",
         "order",
@@ -80,6 +81,7 @@ class Ticket:
         self.match: Match | None = None  # only where some endpoint has some of it
         self.matched_s = 0.0
         self.cached = NOTHING  # tokens of it that endpoints have; of more endpoints the match knows
+        self.most_cached = 0  # at the endpoint that has most of it
         self.output: Prediction | None = None
         self.ttft_s = 0.0  # predicted at arrival, counted from then
         self.only = ""  # the endpoint it waits for, until `hold_s`
@@ -110,15 +112,15 @@ class Ticket:
         expected = match.expected
         most = max(expected.values()) if expected else 0  # `default` would be three times as slow
         if not most:
-            self.match, self.cached = None, NOTHING
+            self.match, self.cached, self.most_cached = None, NOTHING, 0
             return 0
-        self.match, self.cached = match, expected
-        return min(most, max(0, self.tokens - 1))
+        self.match, self.cached, self.most_cached = match, expected, min(most, max(0, self.tokens - 1))
+        return self.most_cached
 
     def take_hint(self, endpoint: str, tokens: int) -> int:
         """Take what the last turn of its session left there for cached; those tokens."""
         hint_tokens = max(0, min(tokens, self.tokens - 1))
-        self.cached = {endpoint: hint_tokens}
+        self.cached, self.most_cached = {endpoint: hint_tokens}, hint_tokens
         return hint_tokens
 
     def take_claim(self, claim: Claim, terms: Terms) -> None:

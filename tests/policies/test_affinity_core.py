@@ -3,7 +3,7 @@
 import pytest
 
 from policies.events import CacheCleared, CacheTurned, Finished, Outcome
-from policies.scoring import FEW_SEQS, SLACK_SEQS, bounded, cost
+from policies.scoring import FEW_SEQS, OTHERS, SLACK_SEQS, bounded, cost
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
@@ -50,11 +50,25 @@ def warm(made: World, family: int, at: float = 0.0, *, tokens: int = 4200, name:
 # ---- the score
 
 
-def test_the_score_is_time_to_compute_times_how_full_the_batch_would_be() -> None:
+@pytest.mark.parametrize(
+    ("cached_at", "cached", "sequences", "tokens"),
+    [
+        ("", 0, 3, 300 + 199),
+        ("x", 150, 3, 300 + 49),
+        ("y", 150, 3, 300 + 199 + OTHERS * 150),
+        ("y", 150, 0, 300 + 199),
+    ],
+    ids=["nobody has it", "it is here", "it is elsewhere and others wait", "it is elsewhere and nobody waits"],
+)
+def test_the_score_is_time_to_compute_and_to_compute_again_times_how_full_the_batch_would_be(
+    cached_at: str, cached: int, sequences: int, tokens: int
+) -> None:
     load = Load(endpoint("x", seqs=10, speed=500.0))
-    load.prefill_tokens, load.sequences, load.foreign = 300, 3, 1.0
+    load.prefill_tokens, load.sequences, load.foreign = 300, sequences, 1.0
     ticket = Ticket(request("r", tokens=199), PoolQueue(Pool(name="main", model="llama"), 10.0), 1, STANDARD)
-    assert cost(load, ticket) == pytest.approx((300 + 199 + 1) / 500.0 * (3 + 1 + FEW_SEQS) / (10 + FEW_SEQS))
+    if cached_at:
+        ticket.take_hint(cached_at, cached)
+    assert cost(load, ticket) == pytest.approx((tokens + 1) / 500.0 * (sequences + 1 + FEW_SEQS) / (10 + FEW_SEQS))
 
 
 def test_a_prompt_goes_where_its_beginning_was_sent() -> None:
@@ -118,6 +132,18 @@ def test_on_an_idle_fleet_the_second_of_a_burst_is_cold_rather_than_behind_its_l
     [leader] = made.arrive("r0", tokens=4200, prefix=chain(1))
     [second] = made.arrive("r1", tokens=4200, prefix=chain(1))
     assert leader[-1] != second[-1]
+
+
+def test_where_others_would_wait_for_it_nothing_is_computed_again_until_that_is_four_times_as_soon() -> None:
+    made = world("xy", seqs=100, prefill=100_000)
+    [leader] = made.arrive("r0", tokens=8200, prefix=chain(1))
+    [other] = made.arrive("runs", tokens=100)
+    assert leader[-1] != other[-1]
+    assert (
+        made.arrive("r1", tokens=4200, prefix=chain(1))[0][-1] == leader[-1]
+    )  # 8,304 tokens there, 4,300 at the other
+    assert made.arrive("r2", tokens=12_000, prefix=chain(1))[0][-1] == leader[-1]  # 16,208 and 12,100
+    assert made.arrive("r3", tokens=4200, prefix=chain(1))[0][-1] == other[-1]  # 16,312 and 4,300
 
 
 def test_what_came_back_from_an_endpoint_is_not_believed_to_be_there() -> None:
