@@ -7,7 +7,8 @@ is counted anew from the live requests, but for the meters: what is used stays u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from itertools import chain
 from math import inf
 
 from policies import quota
@@ -40,7 +41,7 @@ class Metering:
         self._books = books
         self._wall = Wall()
         self._settings: Settings | None = None
-        self._meters: dict[Rule, Meter] = {}
+        self._meters: dict[str, dict[Rule, Meter]] = {}  # by tenant
         self._terms: dict[tuple[str, str, str], Terms | None] = {}
         self._slots: dict[tuple[str, str, str], Slots] = {}
         self._accounts: dict[str, Account] = {}
@@ -110,37 +111,53 @@ class Metering:
     # ---- the settings
 
     def change(self, settings: Settings, now: float) -> None:
-        """The settings are these now."""
-        was_limited, self._settings = self.limited, settings
+        """The settings are these now. Only what they say of others than before is looked at."""
+        was_limited, before, self._settings = self.limited, self._settings, settings
+        whose = limits.changed(before, settings)
         self.leasing.change(settings)
-        self._terms.clear()
-        self._slots.clear()
-        self._accounts.clear()
+        self._forget_terms(whose)
         tenants, models = settings.tenants.values(), settings.models.values()
         self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
-        self._bound_meters(settings, now)
+        self._bound_meters(settings, whose, now)
         self.counts_tokens = limits.counts_tokens(settings)
         if self.limited or was_limited:
-            self._judge_anew()
+            self._judge_anew(whose)
 
-    def _bound_meters(self, settings: Settings, now: float) -> None:
+    def _forget_terms(self, whose: Container[str]) -> None:
+        """What was made of the limits of these tenants is made anew when it is asked for."""
+        for key in [key for key in self._terms if key[0] in whose]:
+            del self._terms[key]
+        for scope in [scope for scope in self._slots if scope[1] in whose]:
+            del self._slots[scope]
+            self.leasing.slots.drop(scope)
+        for tenant in [tenant for tenant in self._accounts if tenant in whose]:
+            del self._accounts[tenant]
+
+    def _bound_meters(self, settings: Settings, whose: Container[str], now: float) -> None:
         """New limits for those that have one; what a tenant that is gone has used is kept until it has drained."""
-        for rule, meter in list(self._meters.items()):
-            meter.look(now)
-            limit = limits.limit_of(settings, rule)
-            if limit is not None:
-                self._bound(meter, limit)
-            elif not rule.tenant or rule.tenant in settings.tenants or not meter.used:
-                del self._meters[rule]
-                self.leasing.forget(rule)
+        for tenant, meters in list(self._meters.items()):
+            if tenant not in whose and tenant in settings.tenants:
+                continue
+            for rule, meter in list(meters.items()):
+                meter.look(now)
+                limit = limits.limit_of(settings, rule)
+                if limit is not None:
+                    self._bound(meter, limit)
+                elif not tenant or tenant in settings.tenants or not meter.used:
+                    del meters[rule]
+                    self.leasing.forget(rule)
+            if not meters:
+                del self._meters[tenant]
 
-    def _judge_anew(self) -> None:
-        """Count all live requests under the new settings. What they have reserved they settle as it was reserved."""
+    def _judge_anew(self, whose: Container[str]) -> None:
+        """Count their live requests under the new settings. What they have reserved they settle as it was reserved."""
         books = self._books
-        found = [(ticket, self._terms_of(ticket.request)) for ticket in books.tickets.values()]
+        tickets = [ticket for ticket in books.tickets.values() if ticket.request.tenant in whose]
+        found = [(ticket, self._terms_of(ticket.request)) for ticket in tickets]
         lanes = any(ticket.own_lane != (terms.lane if terms is not None else "") for ticket, terms in found)
         # From the head of each line on, so that none leaves a dead entry in a line to which it comes back.
-        moved = [ticket for queue in books.pools.values() for ticket in queue.waiting()] if lanes else []
+        waiting = [ticket for queue in books.pools.values() for ticket in queue.waiting()] if lanes else []
+        moved = [ticket for ticket in waiting if ticket.request.tenant in whose]
         for ticket in moved:
             books.dequeue(ticket)
         for ticket, terms in found:
@@ -153,6 +170,7 @@ class Metering:
         claim, left_s = ticket.claim or Claim(terms), self._books.leaves_s(ticket)
         ticket.take_claim(claim, terms)
         if ticket.attempt is not None:
+            claim.free_slot()  # those that all tenants share are the same as before
             claim.take_slot()
         elif ticket.line is not None:
             claim.count_queued(1, ticket.request.body_bytes)
@@ -218,7 +236,8 @@ class Metering:
         return slots
 
     def _meter(self, rule: Rule) -> Meter:
-        meter = self._meters.get(rule)
+        meters = self._meters.setdefault(rule.tenant, {})
+        meter = meters.get(rule)
         if meter is None:
             limit = self._limit(rule)
             if limit is None:
@@ -228,9 +247,12 @@ class Metering:
                 meter = self.leasing.block(rule, is_budget, self._wall)
             else:
                 meter = Purse(rule, self._wall) if is_budget else Bucket(rule)
-            self._meters[rule] = meter
+            meters[rule] = meter
             self._bound(meter, limit)
         return meter
+
+    def _all_meters(self) -> Iterator[tuple[Rule, Meter]]:
+        return chain.from_iterable(meters.items() for meters in self._meters.values())
 
     def _bound(self, meter: Meter, limit: limits.Limit) -> None:
         if isinstance(meter, Block) and self._settings is not None:
@@ -250,7 +272,7 @@ class Metering:
 
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""
-        return [limits.view(meter, self._limit(rule), now) for rule, meter in self._meters.items()]
+        return [limits.view(meter, self._limit(rule), now) for rule, meter in self._all_meters()]
 
     def meters_of(self, tenant: str, now: float) -> list[MeterView]:
         """Every limit of a tenant, asked for or not."""
@@ -296,7 +318,7 @@ class Metering:
             for slots in claim.terms.slots if ticket.attempt is not None else ():
                 taken[id(slots)] += 1
             waiting[id(claim.terms.account)] += ticket.line is not None
-        for rule, meter in self._meters.items():
+        for rule, meter in self._all_meters():
             _check_meter(rule, meter, held[id(meter)])
         for name, slots in self._slots.items():
             if slots.used != taken[id(slots)]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from policies.state.claims import Charge
@@ -13,6 +13,21 @@ from policies.types import RATES, Budget, Cost, Limits, Model, Settings, Tenant
 SHARED_BURST_S = 60.0  # of limits that all tenants share
 
 Limit = tuple[int, float] | Budget  # units a minute and seconds' worth at once
+
+
+class Everybody:
+    """All tenants, and what they share."""
+
+    def __contains__(self, tenant: object) -> bool:
+        return True
+
+
+def changed(before: Settings | None, settings: Settings) -> Container[str]:
+    """The tenants for which other limits hold than before."""
+    if before is None or (before.models, before.fleet) != (settings.models, settings.fleet):
+        return Everybody()
+    old, new = before.tenants, settings.tenants
+    return {name for name in {**old, **new} if old.get(name) is not new.get(name) and old.get(name) != new.get(name)}
 
 
 class Scope(NamedTuple):

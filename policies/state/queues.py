@@ -107,6 +107,7 @@ class PoolQueue:
 
     def change_classes(self, settings: Settings) -> None:
         """The classes are these now. One that is gone stays, for those who are in it, and reserves nothing."""
+        same = {id(share) for share in self.ranked if share.is_of(settings)}
         for share in self.ranked:
             band = settings.bands.get(share.band.name) or replace(share.band, reserved=0.0, min_share=0.0)
             share.change(band, settings)
@@ -117,7 +118,8 @@ class PoolQueue:
         self.waiting_shares.sort(key=_rank)
         self.least_urgent = self.ranked[-1].band.rank
         for flow in self.flows.values():
-            self.changed[flow] = None
+            if flow.passed_over or id(flow.share) not in same:
+                self.changed[flow] = None
 
     def bound_classes(self) -> None:
         """Its room has changed, or what classes may hold of it."""

@@ -102,6 +102,10 @@ class Share:
         for name, account in self.accounts.items():
             account.tenant = self.tenants.get(name, UNKNOWN)
 
+    def is_of(self, settings: Settings) -> bool:
+        """Whether these settings say of the class what it is already."""
+        return self.band == settings.bands.get(self.band.name) and self.terms == settings.fairness
+
     def account(self, tenant: str, now: float) -> Account:
         """Of this tenant; it begins with what a round gives."""
         account = self.accounts.get(tenant)

@@ -54,9 +54,13 @@ class SlotLeases:
         self._scale = 1.0
 
     def change(self, lease_s: float, scale: float) -> None:
-        """The settings are these now; slots are handed in anew."""
+        """The settings are these now."""
         self.lease_s, self._scale = lease_s, scale
-        for lease in self._leases.values():
+
+    def drop(self, key: Key) -> None:
+        """Its slots are no more, or are handed in anew."""
+        lease = self._leases.get(key)
+        if lease is not None:
             lease.slots = None
 
     def take(self, key: Key, slots: Slots) -> None:
