@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from gateway.callers import Caller, ServedModel, Urgency, urgency
 from gateway.compose import Trace, client_lines, client_trace
 from gateway.dialects.call import Call
@@ -173,41 +171,35 @@ class Given:
     forward: tuple[bytes, ...]
 
 
-class Facts(msgspec.Struct, gc=False):
-    """What is known of a request beside its head and body. Times on time.monotonic(). `counted`: tokens may be limited,
-    so what is reserved for them is counted."""
-
-    id: str
-    caller: Caller
-    counted: bool
-    received_s: float
-    deadline_s: float
+# What is known of a request beside its head and body: its id, who asks, whether tokens may be limited and so what is
+# reserved for them is counted, when it came and by when it must have ended, on time.monotonic().
+Facts = tuple[str, Caller, bool, float, float]
 
 
 def request(call: Call, model: ServedModel, wishes: Wishes, facts: Facts) -> InferenceRequest:
     """Everything the core may know."""
-    caller = facts.caller
-    prompt = look(call, model.block_tokens, (caller.tenant, caller.salt, model.served_as))
-    messages, media = parts(call) if facts.counted else (0, 0)
+    request_id, caller, counted, received_s, deadline_s = facts
+    tokens, kind, shape, chain, head = look(call, model.block_tokens, (caller.tenant, caller.salt, model.served_as))
+    messages, media = parts(call) if counted else (0, 0)
     return InferenceRequest(
-        facts.id,
+        request_id,
         caller.tenant,
         model.name,
         wishes.band,
         wishes.route.name,
         call.stream,
-        facts.received_s,
-        facts.deadline_s,
-        prompt_tokens=prompt.exact_tokens or prompt_tokens(call),
+        received_s,
+        deadline_s,
+        prompt_tokens=tokens or prompt_tokens(call),
         max_output_tokens=most_output_tokens(call, model),
         sequences=call.sequences,
         body_bytes=call.body_bytes,
-        prefix=prompt.chain,
+        prefix=chain,
         session=wishes.session,
-        text_bytes=0 if prompt.exact_tokens else call.prompt_bytes,
-        kind=prompt.kind,
-        head=prompt.head,
-        shape=prompt.shape,
+        text_bytes=0 if tokens else call.prompt_bytes,
+        kind=kind,
+        head=head,
+        shape=shape,
         key=caller.key,
         messages=messages,
         media=media,

@@ -19,7 +19,7 @@ from gateway.backends import Backend, CrossedPartition
 from gateway.callers import Caller, urgency
 from gateway.compose import EngineHead
 from gateway.dialects import quota
-from gateway.dialects.call import Target, read, write
+from gateway.dialects.call import read, write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
 from gateway.errors import GatewayError
@@ -128,7 +128,7 @@ class Run(Request):
         record.read_ms = ms(arrived_s - received_s)
         self.count()
         counted = self.services.dispatcher.core.metering.counts_tokens
-        facts = describe.Facts(record.request_id, self.caller, counted, received_s, deadline_s)
+        facts = (record.request_id, self.caller, counted, received_s, deadline_s)
         return describe.request(call, model, wishes, facts)
 
     def _follow(self, decision: Decision | None) -> None:
@@ -182,7 +182,7 @@ class Run(Request):
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
         salt = self.caller.salt if head.salted else None
-        body = write(call, Target(served_as=model.served_as, salt=salt, output_cap=describe.output_cap(call, model)))
+        body = write(call, model.served_as, salt, describe.output_cap(call, model))
         return head.render(self.services.ids.new(), wishes.trace, wishes.lines, len(body)), body
 
     def _completed(self) -> None:
@@ -317,7 +317,7 @@ class Run(Request):
         if call.prompt_bytes > model.most_prompt_bytes:
             raise describe.too_long(model)
         counted = self.services.dispatcher.core.metering.counts_tokens
-        facts = describe.Facts(record.request_id, caller, counted, self.exchange.received_s, self.deadline_s)
+        facts = (record.request_id, caller, counted, self.exchange.received_s, self.deadline_s)
         return describe.request(call, model, self.wishes, facts)
 
     # -- departure -------------------------------------------------------------------------------------------------

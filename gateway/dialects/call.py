@@ -18,7 +18,7 @@ from gateway.dialects.values import Fields
 from gateway.errors import GatewayError
 from policies.decisions import Reason
 
-__all__ = ["Call", "FieldRules", "Target", "read", "write"]
+__all__ = ["Call", "FieldRules", "read", "write"]
 
 LARGE_BYTES: Final = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
 SMALL_FIELDS_BYTES: Final = 128 * 1024
@@ -30,14 +30,6 @@ _FALSE: Final = msgspec.Raw(b"false")
 _USAGE_ONLY: Final = msgspec.Raw(b'{"include_usage":true}')
 _TEXT: Final = Kind.TEXT
 _USAGE_ROUTES: Final = frozenset({"chat", "completions"})
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Whom a body is written for. `salt` None: the engine knows none. `output_cap`: the most tokens it may generate."""
-
-    served_as: str
-    salt: str | None
-    output_cap: int | None
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -92,18 +84,18 @@ def read(route: Route, body: bytes, rules: FieldRules) -> Call:
         raise GatewayError(Reason.JSON_TOO_DEEP) from None
 
 
-def write(call: Call, target: Target) -> bytes:
-    """The body sent upstream."""
+def write(call: Call, served_as: str, salt: str | None, output_cap: int | None) -> bytes:
+    """The body sent upstream. `salt` None: the engine knows none. `output_cap`: the most tokens it may generate."""
     given, route = call.fields, call.route
-    fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": target.served_as}
-    if target.salt is not None and route.kind is not _TEXT:
-        fields["cache_salt"] = target.salt
+    fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": served_as}
+    if salt is not None and route.kind is not _TEXT:
+        fields["cache_salt"] = salt
     if route.name == "responses" or "store" in given:
         fields["store"] = False
     if call.stream and not call.wants_usage and route.name in _USAGE_ROUTES:
         fields["stream_options"] = _with_usage(given.get("stream_options"))
-    if target.output_cap is not None:
-        fields |= _capped(given, TABLES[route.name], target.output_cap)
+    if output_cap is not None:
+        fields |= _capped(given, TABLES[route.name], output_cap)
     return _encode(fields)
 
 

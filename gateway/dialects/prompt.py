@@ -36,9 +36,8 @@ _USER_BYTES: Final = 16
 _IDS: Final = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
 _ROLE: Final = re.compile(rb'"role"\s*:\s*"(\w*)"').match
 _SYSTEM: Final = (b"system", b"developer")
-_ALL: Final = bytes(range(256))
-_ALL_BUT_CODE: Final = _ALL.translate(None, b"{}[]()<>=;")
-_ALL_BUT_CJK: Final = _ALL[:0xE3] + _ALL[0xEE:]  # the first of three bytes: U+3000 to U+DFFF
+_CODE: Final = b"{}[]()<>=;"
+_CJK: Final = bytes(range(0xE3, 0xEE))  # the first of three bytes: U+3000 to U+DFFF
 _decode_ids: Final = msgspec.json.Decoder(list[int]).decode
 
 # Fields that may fix the form of an answer, that always do, that force a tool, and that say how long to think.
@@ -52,18 +51,10 @@ _EFFORTS: Final = ("reasoning_effort", "reasoning", "thinking", "chat_template_k
 _SHAPES: Final = frozenset((*_FORMATS, *_GRAMMARS, *_TOOLS, *_EFFORTS))
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a prompt. `exact_tokens` 0: it is no list of token ids. `kind`: text, code or cjk.
-
-    `shape` begins with `schema` or `tool` where that fixes the form of the answer. `chain` and `head` as in
-    policies.fingerprint; none where nothing is generated, for then nothing follows.
-    """
-
-    exact_tokens: int
-    kind: str
-    shape: str
-    chain: tuple[int, ...]
-    head: int
+# What is known of a prompt. How many tokens it has, if it is a list of their ids (0: it is none); its kind: text, code or
+# cjk; its shape, which begins with `schema` or `tool` where that fixes the form of the answer; chain and head as in
+# policies.fingerprint, none where nothing is generated, for then nothing follows.
+Prompt = tuple[int, str, str, tuple[int, ...], int]
 
 
 def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
@@ -75,21 +66,25 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
         last = memoryview(fields[name])
         parts.append(last)
     if not parts:
-        return Prompt(0, "text", shape, (), 0)
+        return 0, "text", shape, (), 0
     generates = route.kind is _GENERATE
-    if _IDS(last):
+    from_user = bytes(last[:_USER_BYTES]).startswith(_USER)
+    if not from_user and _IDS(last):
         return _of_ids(bytes(last), shape, block_tokens, _seeds(domain)[0] if generates else None)
     kind = _kind(last)
     if not generates:
-        return Prompt(0, kind, shape, (), 0)
+        return 0, kind, shape, (), 0
     parts[-1] = open_end = _open(last)
     salted, plain = _seeds(domain)
     chain = fingerprint.chain(parts, block_tokens, salted)
-    begins = _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)
+    if from_user:
+        begins = 0
+    else:
+        begins = _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)
     if not begins and len(parts) == 1:
-        return Prompt(0, kind, shape, chain, 0)
+        return 0, kind, shape, chain, 0
     parts[-1] = open_end[:begins]
-    return Prompt(0, kind, shape, chain, fingerprint.head(parts, plain))
+    return 0, kind, shape, chain, fingerprint.head(parts, plain)
 
 
 def _open(raw: memoryview) -> memoryview:
@@ -104,11 +99,12 @@ def _kind(raw: memoryview) -> str:
     """By the middle of the text; a character that is escaped takes six bytes."""
     middle = len(raw) // 2
     sample = bytes(raw[middle - _HALF if middle > _HALF else 0 : middle + _HALF])
+    size = len(sample)
     if not sample.isascii() or (_BACKSLASH in sample and b"\\u" in sample):  # to look for one byte takes a tenth
-        wide = 3 * len(sample.translate(_ALL, _ALL_BUT_CJK)) + 6 * sample.count(b"\\u")
-        if wide > CJK_SHARE * len(sample):
+        wide = 3 * (size - len(sample.translate(None, _CJK))) + 6 * sample.count(b"\\u")
+        if wide > CJK_SHARE * size:
             return "cjk"
-    return "code" if len(sample.translate(_ALL, _ALL_BUT_CODE)) > CODE_SHARE * len(sample) else "text"
+    return "code" if size - len(sample.translate(None, _CODE)) > CODE_SHARE * size else "text"
 
 
 def _shape(fields: Fields) -> str:
@@ -142,7 +138,7 @@ def _seeds(domain: tuple[str, str, str]) -> tuple[int, int]:
 def _of_ids(raw: bytes, shape: str, block_tokens: int, seed: int | None) -> Prompt:
     """A list of ids, or several lists; `seed` None: nothing is generated."""
     chain = _chain_of_ids(raw, block_tokens, seed) if seed is not None else ()
-    return Prompt(raw.count(b",") + 1, "text", shape, chain, 0)
+    return raw.count(b",") + 1, "text", shape, chain, 0
 
 
 def _chain_of_ids(raw: bytes, block_tokens: int, seed: int) -> tuple[int, ...]:
@@ -167,7 +163,7 @@ def _system_bytes(messages: memoryview) -> int:
     Quotes in text are escaped, so the bytes `"role"` stand only where a role is told, or a string is just that word.
     """
     end = 0
-    if messages[0] != _LIST or bytes(messages[:_USER_BYTES]).startswith(_USER):
+    if messages[0] != _LIST:
         return end
     beginning = bytes(messages[: fingerprint.HEAD_BYTES])
     at = beginning.find(b'"role"')

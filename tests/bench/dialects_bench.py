@@ -17,7 +17,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from gateway.dialects.answers import error_answer
-from gateway.dialects.call import FieldRules, Target, read, write
+from gateway.dialects.call import FieldRules, read, write
 from gateway.dialects.prompt import look
 from gateway.dialects.routes import Dialect, Route, match
 from gateway.dialects.stream import read_body, read_event, watch
@@ -28,7 +28,7 @@ from policies.decisions import Reason
 RULES = FieldRules(
     parameters=frozenset({"chat_template_kwargs"}), media_hosts=frozenset({"img.example"}), reject_unknown=False
 )
-TARGET = Target(served_as="meta-llama/Llama-3.1-70B-Instruct", salt="s" * 43, output_cap=8192)
+TARGET = ("meta-llama/Llama-3.1-70B-Instruct", "s" * 43, 8192)
 PROSE = "The quick brown fox jumps over the lazy dog, and then it sleeps for a while under the old tree. "
 CODE = 'for (i = 0; i < n; i++) { rows[i] = f("x", [1, 2, 3]); }\n'
 
@@ -80,8 +80,8 @@ def bodies() -> None:
         number = max(1, 4_000_000 // len(body) // 10) if len(body) > 9000 else 2000
         call = read(route, body, RULES)
         show(f"read  {name} ({len(body)} bytes)", partial(read, route, body, RULES), number)
-        show(f"write {name}", partial(write, call, TARGET), number)
-        show(f"look  {name}", partial(look, call, 64, ("acme", TARGET.salt or "", TARGET.served_as)), number)
+        show(f"write {name}", partial(write, call, *TARGET), number)
+        show(f"look  {name}", partial(look, call, 64, ("acme", TARGET[1], TARGET[0])), number)
 
 
 def events() -> None:

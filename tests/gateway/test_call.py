@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects.call import Call, FieldRules, Target, read, write
+from gateway.dialects.call import Call, FieldRules, read, write
 from gateway.dialects.fields import TABLES
 from gateway.dialects.routes import ROUTES, Kind, Route
 from gateway.errors import GatewayError
 from policies.decisions import Reason
 
 RULES = FieldRules(parameters=frozenset(), media_hosts=frozenset(), reject_unknown=False)
-TARGET = Target(served_as="served", salt="s" * 43, output_cap=None)
+TARGET = ("served", "s" * 43, None)
 BY_NAME = {route.name: route for route in ROUTES}
 USER = [{"role": "user", "content": "hi"}]
 LEAST: dict[str, dict[str, Any]] = {  # the least that each route takes
@@ -46,8 +46,8 @@ def refused(name: str, body: bytes, rules: FieldRules = RULES) -> GatewayError:
     return caught.value
 
 
-def written(call: Call, target: Target = TARGET) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(write(call, target))
+def written(call: Call, target: tuple[str, str | None, int | None] = TARGET) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(write(call, *target))
     return body
 
 
@@ -59,7 +59,7 @@ def test_every_route_with_a_body_has_a_table() -> None:
 def test_the_least_of_each_route_is_read_and_written(name: str) -> None:
     call = read_as(name)
     assert (call.model, call.stream, call.stripped, call.wants_usage) == ("m", False, (), False)
-    salt = {} if call.route.kind is Kind.TEXT else {"cache_salt": TARGET.salt}  # it caches nothing
+    salt = {} if call.route.kind is Kind.TEXT else {"cache_salt": TARGET[1]}  # it caches nothing
     store = {"store": False} if name == "responses" else {}
     assert written(call) == LEAST[name] | {"model": "served"} | salt | store
     assert call.body_bytes == len(encode(LEAST[name]))
@@ -96,7 +96,7 @@ def test_c010_a_deep_body_is_too_deep_and_not_a_crash(opening: bytes, depth: int
 def test_a_body_of_400_levels_passes(field: str) -> None:
     value = b'{"content":' * 200 + b'[{"content":' * 100 + b'"x"' + b"}]" * 100 + b"}" * 200
     body = b'{"model":"m","messages":[],"%s":[%s]}' % (field.encode(), value)
-    assert json.loads(write(read(BY_NAME["chat"], body, RULES), TARGET))["model"] == "served"
+    assert json.loads(write(read(BY_NAME["chat"], body, RULES), *TARGET))["model"] == "served"
 
 
 def test_nested_parts_deeper_than_python_likes_are_too_deep() -> None:
@@ -108,7 +108,7 @@ def test_the_last_of_duplicate_keys_counts_for_us_and_for_the_engine() -> None:
     body = b'{"model":"a","messages":[],"model":"b","max_tokens":1,"m\\u0061x_tokens":7,"priority":1,"priority":2}'
     call = read(BY_NAME["chat"], body, RULES)
     assert (call.model, call.max_output_tokens) == ("b", 7)
-    upstream = write(call, TARGET)
+    upstream = write(call, *TARGET)
     assert upstream.count(b'"model"') == upstream.count(b"max_tokens") == 1
     assert json.loads(upstream)["max_tokens"] == 7
 
@@ -118,7 +118,7 @@ def test_fields_we_do_not_read_keep_their_bytes() -> None:
     body = (
         b'{ "seed" : %s , "model":"m", "temperature": 0.70 ,"messages" : [ {"role": "user","content":"\\u00e9\\/"} ] }'
     )
-    upstream = write(read(BY_NAME["chat"], body % seed, RULES), TARGET)
+    upstream = write(read(BY_NAME["chat"], body % seed, RULES), *TARGET)
     expected = b'{"seed":%s,"model":"served","temperature":0.70,"messages":[ {"role": "user","content":"\\u00e9\\/"} ],'
     assert upstream == expected % seed + b'"cache_salt":"%s"}' % (b"s" * 43)
 
@@ -254,15 +254,15 @@ def test_prompt_bytes_are_the_raw_bytes_of_the_prompt() -> None:
 
 def test_the_map_keeps_the_clients_order_and_new_fields_come_last() -> None:
     body = {"temperature": 1, "stream": True, "model": "m", "messages": USER, "top_p": 0.5}
-    upstream = write(read(BY_NAME["chat"], encode(body), RULES), Target(served_as="x", salt="y", output_cap=3))
+    upstream = write(read(BY_NAME["chat"], encode(body), RULES), "x", "y", 3)
     assert list(json.loads(upstream)) == [*body, "cache_salt", "stream_options", "max_tokens"]
 
 
 @pytest.mark.parametrize("given", ["mine", "", None, 7, {"a": 1}])
 def test_c099_the_salt_is_ours_or_nobodys(given: object) -> None:
     call = read_as("chat", cache_salt=given)
-    assert written(call)["cache_salt"] == TARGET.salt
-    assert "cache_salt" not in written(call, Target(served_as="x", salt=None, output_cap=None))
+    assert written(call)["cache_salt"] == TARGET[1]
+    assert "cache_salt" not in written(call, ("x", None, None))
     assert call.stripped == ("cache_salt",)
 
 
@@ -270,7 +270,7 @@ def test_c099_the_salt_is_ours_or_nobodys(given: object) -> None:
 def test_c097_names_are_encoded_wherever_they_stand(model: str) -> None:
     call = read_as("chat", model=model)
     assert call.model == model
-    assert written(call, Target(served_as=model, salt=None, output_cap=None)) == {"model": model, "messages": USER}
+    assert written(call, (model, None, None)) == {"model": model, "messages": USER}
 
 
 @pytest.mark.parametrize("store", [True, False, None, "absent"])
@@ -339,14 +339,14 @@ CAPPED = [  # route, what the client gave, cap, what the engine gets
 def test_the_output_cap_is_written_where_none_was_given_or_lowered(
     name: str, given: dict[str, Any], cap: int | None, sent: dict[str, Any]
 ) -> None:
-    body = written(read_as(name, **given), Target(served_as="x", salt=None, output_cap=cap))
+    body = written(read_as(name, **given), ("x", None, cap))
     assert {key: value for key, value in body.items() if key.startswith("max_")} == sent
 
 
 def test_one_call_is_written_for_two_engines_without_a_trace_of_the_first() -> None:
     call = read_as("chat", stream=True)
-    write(call, Target(served_as="one", salt="a", output_cap=1))
-    body = written(call, Target(served_as="two", salt=None, output_cap=None))
+    write(call, "one", "a", 1)
+    body = written(call, ("two", None, None))
     assert body == LEAST["chat"] | {"model": "two", "stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -424,7 +424,7 @@ def test_what_is_written_has_the_clients_values_apart_from_what_is_set(
     except GatewayError as error:
         assert error.status == 400
         return
-    sent = json.loads(write(call, Target(served_as="served", salt="s", output_cap=50)))
+    sent = json.loads(write(call, "served", "s", 50))
     ours = {"model", "cache_salt", "store", "stream_options", *TABLES[route.name].caps}
     assert sent["model"] == "served"
     assert sent.get("cache_salt") == (None if route.kind is Kind.TEXT else "s")

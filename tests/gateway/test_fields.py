@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.call import Call, FieldRules, Target, read, write
+from gateway.dialects.call import Call, FieldRules, read, write
 from gateway.dialects.fields import TABLES, Group
 from gateway.dialects.media import LARGE_BYTES
 from gateway.dialects.routes import ROUTES, Route
@@ -15,7 +15,7 @@ from policies.decisions import Reason
 BY_NAME: dict[str, Route] = {route.name: route for route in ROUTES}
 NONE = FieldRules(parameters=frozenset(), media_hosts=frozenset(), reject_unknown=False)
 STRICT = FieldRules(parameters=frozenset(), media_hosts=frozenset(), reject_unknown=True)
-TARGET = Target(served_as="served", salt="ours", output_cap=None)
+TARGET = ("served", "ours", None)
 USER = [{"role": "user", "content": "hi"}]
 LEAST: dict[str, dict[str, Any]] = {
     "chat": {"model": "m", "messages": USER},
@@ -35,7 +35,7 @@ def read_as(name: str, rules: FieldRules = NONE, /, **more: Any) -> Call:
 
 
 def sent(name: str, rules: FieldRules = NONE, /, **more: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(write(read_as(name, rules, **more), TARGET))
+    body: dict[str, Any] = json.loads(write(read_as(name, rules, **more), *TARGET))
     return body
 
 
@@ -138,7 +138,7 @@ def test_c099_a_forbidden_field_is_refused_and_its_null_removed(name: str, field
 
 def test_documents_are_what_rerank_is_about() -> None:
     body = {"model": "m", "query": "q", "documents": ["a"]}
-    assert json.loads(write(read(BY_NAME["rerank"], json.dumps(body).encode(), NONE), TARGET))["documents"] == ["a"]
+    assert json.loads(write(read(BY_NAME["rerank"], json.dumps(body).encode(), NONE), *TARGET))["documents"] == ["a"]
 
 
 GRANTED = ["prompt_logprobs", "echo", "use_beam_search", "allowed_token_ids", "bad_words", "return_token_ids"]
@@ -193,7 +193,7 @@ def test_a_response_that_needs_the_engines_memory_is_refused(field: str) -> None
 def test_an_unknown_field_is_stripped_or_refused(name: str) -> None:
     call = read_as(name, brand_new=1, extra_body={"priority": 1, "cache_salt": "x"})
     assert call.stripped == ("brand_new", "extra_body")
-    assert not {"brand_new", "extra_body"} & json.loads(write(call, TARGET)).keys()
+    assert not {"brand_new", "extra_body"} & json.loads(write(call, *TARGET)).keys()
     error = refused(name, STRICT, brand_new=None)
     assert (error.reason, error.param) == (Reason.UNKNOWN_PARAMETER, "brand_new")
 

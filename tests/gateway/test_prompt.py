@@ -2,14 +2,14 @@
 
 import json
 import timeit
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.call import FieldRules, read
-from gateway.dialects.prompt import Prompt, look
+from gateway.dialects import prompt
+from gateway.dialects.call import Call, FieldRules, read
 from gateway.dialects.routes import ROUTES
 from policies.fingerprint import HEAD_BYTES, chain_of_ids, seed
 
@@ -20,6 +20,18 @@ PROSE = "The quick brown fox jumps over the lazy dog (twice), then sleeps.\n"
 CODE = 'for (i = 0; i < n; i++) { rows[i] = f("x", [1, 2, 3]); }\n'
 CHINESE = "敏捷的棕色狐狸跳过懒狗。"
 TOOLS = [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]
+
+
+class Prompt(NamedTuple):
+    exact_tokens: int
+    kind: str
+    shape: str
+    chain: tuple[int, ...]
+    head: int
+
+
+def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
+    return Prompt(*prompt.look(call, block_tokens, domain))
 
 
 def looked(name: str, domain: tuple[str, str, str] = DOMAIN, spaced: bool = False, **body: Any) -> Prompt:
