@@ -1,11 +1,12 @@
 """Which of them is best? The least outstanding prefill, in time, multiplied by how full the batch is (LMetric's form,
 arXiv 2603.15202): `(P + u + 3 l + 1) / speed x (S + 16) / (S_max + 16)`, with u what this endpoint would have to compute
-and l what of that another endpoint has.
+and l what of that a single other endpoint has.
 
 Prefixes count through u and l alone. The wait of the request itself is u; l is work that the fleet has done already, and
 others wait for it too: those that run here, and those that come before the engine has caught up. A second of work more
 delays rho / (1 - rho) of them by a second where engines compute prompts a part rho of the time: three at three quarters,
-which is where goals begin to be missed. Where nothing runs nobody waits.
+which is where goals begin to be missed. Where nothing runs nobody waits. What two have already many ask for, so a third
+copy serves them too and is not lost: counted as well, it kept a hot head on few engines.
 
 Equal ones are drawn from: always taking the first sends a burst to one endpoint (smg#2096). An endpoint with more than
 its share of sequences is passed over (bounded load, KubeAI's c = 1.25), unless all are, or unless it saves a very long
@@ -21,7 +22,7 @@ from policies.state.ledger import Load
 from policies.state.tickets import Ticket
 
 FEW_SEQS: Final = 16  # so many sequences hardly slow a step: differences among fewer count for little
-OTHERS: Final = 3  # that wait for work which another endpoint would not have had to do
+OTHERS: Final = 3  # that wait for work which the one endpoint that has done it would not have had to do
 SLACK_SEQS: Final = 8  # above its share an endpoint may have in any case
 GREAT_GAIN_TOKENS: Final = 8192  # cached tokens that justify a load ratio of GREAT_GAIN_RATIO
 GREAT_GAIN_RATIO: Final = 2.0
@@ -45,8 +46,8 @@ def cost(load: Load, ticket: Ticket) -> float:
     """The lower the better."""
     busy = (load.sequences + load.foreign + FEW_SEQS) / (load.room_seqs + FEW_SEQS)
     tokens = uncached = ticket.uncached(load.name)
-    if ticket.most_cached and load.sequences:
-        tokens += OTHERS * max(0, ticket.most_cached - (ticket.tokens - uncached))
+    if ticket.only_one_has and load.sequences and uncached > ticket.tokens - ticket.most_cached:
+        tokens += OTHERS * ticket.only_one_has
     return (load.prefill_tokens + tokens + 1) / load.speed * busy
 
 

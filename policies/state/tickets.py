@@ -47,6 +47,7 @@ class Ticket:
         "most_cached",
         "note",
         "only",
+        "only_one_has",
         "order",
         "output",
         "own_lane",
@@ -82,6 +83,7 @@ class Ticket:
         self.matched_s = 0.0
         self.cached = NOTHING  # tokens of it that endpoints have; of more endpoints the match knows
         self.most_cached = 0  # at the endpoint that has most of it
+        self.only_one_has = 0  # so many of those no other endpoint has
         self.output: Prediction | None = None
         self.ttft_s = 0.0  # predicted at arrival, counted from then
         self.only = ""  # the endpoint it waits for, until `hold_s`
@@ -112,15 +114,19 @@ class Ticket:
         expected = match.expected
         most = max(expected.values()) if expected else 0  # `default` would be three times as slow
         if not most:
-            self.match, self.cached, self.most_cached = None, NOTHING, 0
+            self.match, self.cached, self.most_cached, self.only_one_has = None, NOTHING, 0, 0
             return 0
-        self.match, self.cached, self.most_cached = match, expected, min(most, max(0, self.tokens - 1))
+        self.match, self.cached = match, expected
+        self.most_cached = min(most, max(0, self.tokens - 1))
+        next_most = sorted(expected.values())[-2] if len(expected) > 1 else 0
+        self.only_one_has = max(0, self.most_cached - next_most)
         return self.most_cached
 
     def take_hint(self, endpoint: str, tokens: int) -> int:
         """Take what the last turn of its session left there for cached; those tokens."""
         hint_tokens = max(0, min(tokens, self.tokens - 1))
-        self.cached, self.most_cached = {endpoint: hint_tokens}, hint_tokens
+        self.cached = {endpoint: hint_tokens}
+        self.most_cached = self.only_one_has = hint_tokens
         return hint_tokens
 
     def take_claim(self, claim: Claim, terms: Terms) -> None:

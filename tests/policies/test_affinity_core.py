@@ -146,6 +146,17 @@ def test_where_others_would_wait_for_it_nothing_is_computed_again_until_that_is_
     assert made.arrive("r3", tokens=4200, prefix=chain(1))[0][-1] == other[-1]  # 16,312 and 4,300
 
 
+def test_what_two_have_is_worth_a_third_copy() -> None:
+    made = world("xyz", seqs=100, prefill=100_000)
+    [leader] = made.arrive("r0", tokens=8200, prefix=chain(1))
+    [second] = made.arrive("r1", tokens=6000, prefix=chain(1))
+    [other] = made.arrive("runs", tokens=100)
+    assert len({leader[-1], second[-1], other[-1]}) == 3
+    assert (
+        made.arrive("r2", tokens=4200, prefix=chain(1))[0][-1] == other[-1]
+    )  # 4,300 tokens there, 6,104 at the second
+
+
 def test_what_came_back_from_an_endpoint_is_not_believed_to_be_there() -> None:
     made = world("xy")
     made.arrive("a", tokens=4200, prefix=chain(1))
