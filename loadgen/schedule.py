@@ -289,7 +289,7 @@ def sample_of(planned: Planned, sched_s: float, measured: bool) -> Sample:
         priority=planned.priority,
         measured=measured,
         input_tokens=planned.input_tokens,
-        planned_output=planned.output_tokens,
+        planned_output=planned.answer_tokens,
         leaves=planned.cancel_after_s is not None,
         sched_s=sched_s,
         cls=planned.cls,

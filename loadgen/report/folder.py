@@ -207,6 +207,7 @@ class _Due(msgspec.Struct):
     measured: bool
     input_tokens: int
     output_tokens: int
+    max_tokens: int | None = None
     cancel_after_s: float | None = None
     after: int | None = None
     session: str = ""
@@ -230,7 +231,7 @@ def _unfinished(planned: _Due) -> Sample:
         priority=planned.priority,
         measured=planned.measured,
         input_tokens=planned.input_tokens,
-        planned_output=planned.output_tokens,
+        planned_output=min(planned.output_tokens, planned.max_tokens or planned.output_tokens),
         leaves=planned.cancel_after_s is not None,
         sched_s=planned.t,
         cls=planned.cls,

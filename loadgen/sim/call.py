@@ -30,8 +30,7 @@ class Call:
 
     def output_tokens(self, context_tokens: int) -> int:
         """How many tokens an engine with that context gives it."""
-        cap = self.planned.max_tokens or context_tokens
-        return min(self.planned.output_tokens, cap, context_tokens - self.planned.input_tokens)
+        return min(self.planned.answer_tokens, context_tokens - self.planned.input_tokens)
 
 
 def name(planned: Planned) -> str:

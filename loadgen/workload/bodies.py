@@ -57,7 +57,7 @@ def cap(planned: Planned, control: Control) -> int | None:
     Without an end-of-text token, or with a least number of tokens, only the cap ends an answer at its planned length:
     the server is told the length then.
     """
-    return planned.output_tokens if control in ("ignore_eos", "min_tokens") else planned.max_tokens
+    return planned.answer_tokens if control in ("ignore_eos", "min_tokens") else planned.max_tokens
 
 
 def _lengths(terms: Terms, planned: Planned) -> Fields:
@@ -70,7 +70,7 @@ def _lengths(terms: Terms, planned: Planned) -> Fields:
     if terms.control == "ignore_eos":
         found["ignore_eos"] = True
     elif terms.control == "min_tokens":
-        found["min_tokens"] = planned.output_tokens
+        found["min_tokens"] = planned.answer_tokens
     return found
 
 

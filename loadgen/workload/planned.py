@@ -35,6 +35,11 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured: bool
     blocks: tuple[Block, ...]
 
+    @property
+    def answer_tokens(self) -> int:
+        """Of the planned answer, what its cap lets through."""
+        return min(self.output_tokens, self.max_tokens or self.output_tokens)
+
 
 class Requests(Protocol):
     """Requests in order of time, that can be gone through as often as one likes: in memory, or in a file."""

@@ -56,14 +56,14 @@ class Summary:
         known = self._ideal.known(planned)
         counts = self._counts
         counts["input_tokens"] += planned.input_tokens
-        counts["output_tokens"] += planned.output_tokens
+        counts["output_tokens"] += planned.answer_tokens
         counts["sessions"] += bool(planned.session) and (planned.turn == 0 or planned.after is None)
         if planned.measured:
             counts["measured"] += 1
             counts["measured_input_tokens"] += planned.input_tokens
             counts["ideal_cached_tokens"] += known
             self.inputs[planned.input_tokens] += 1
-            self.outputs[planned.output_tokens] += 1
+            self.outputs[planned.answer_tokens] += 1
             self.classes[planned.cls] += 1
         if planned.after is not None:
             self.think_s += planned.think_s

@@ -9,6 +9,8 @@ import pytest
 from loadgen.bench.validity import Counted, Evidence, judged, lag_limit_ms
 from loadgen.report.parts import State
 from loadgen.report.record import Outcome, Sample
+from loadgen.schedule import sample_of
+from loadgen.workload.planned import Planned
 
 
 def sample(number: int, **fields: Any) -> Sample:
@@ -91,6 +93,37 @@ def unsent(numbers: range) -> Callable[[int], dict[str, Any]]:
 )
 def test_a_rule_breaks_for_its_own_cause(seen: Evidence, rules: set[str]) -> None:
     assert broken(seen) == rules
+
+
+@pytest.mark.parametrize(
+    ("output_tokens", "max_tokens", "got", "rules"),
+    [
+        (3000, 2048, 2048, set()),
+        (3000, 2048, 2027, {"V7"}),
+        (3000, 2048, 3000, {"V7"}),  # the server does not keep to the cap
+        (3000, None, 2048, {"V7"}),
+        (3000, 4096, 3000, set()),
+        (3000, 4096, 4096, {"V7"}),
+        (3000, 3000, 3000, set()),
+    ],
+)
+def test_an_answer_that_its_cap_ended_is_as_long_as_was_asked(
+    output_tokens: int, max_tokens: int | None, got: int, rules: set[str]
+) -> None:
+    asked = Planned(
+        id=0,
+        t=0.0,
+        tenant="chat",
+        priority="standard",
+        cls="all",
+        input_tokens=100,
+        output_tokens=output_tokens,
+        max_tokens=max_tokens,
+        measured=True,
+        blocks=(),
+    )
+    planned = sample_of(asked, 0.0, True).planned_output
+    assert broken(evidence(lambda _: {"planned_output": planned, "output_tokens": got}, controlled=True)) == rules
 
 
 def test_ten_bad_seconds_are_not_hidden_by_a_long_run() -> None:

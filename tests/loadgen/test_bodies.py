@@ -78,6 +78,28 @@ def test_without_markers_the_prompt_is_as_long(api: Api, control: Control) -> No
     assert b"[[fb" not in asked.prompts[0]
 
 
+@pytest.mark.parametrize(
+    ("control", "planned_cap", "most", "least"),
+    [
+        ("marker", 5, 5, 0),
+        ("none", 5, 5, 0),
+        ("ignore_eos", 5, 5, 0),
+        ("min_tokens", 5, 5, 5),
+        ("ignore_eos", 9, 7, 0),
+        ("min_tokens", 9, 7, 7),
+        ("ignore_eos", None, 7, 0),
+        ("min_tokens", None, 7, 7),
+    ],
+)
+def test_no_control_of_lengths_asks_for_more_than_the_cap(
+    control: Control, planned_cap: int | None, most: int, least: int
+) -> None:
+    """An answer of 7 tokens is planned."""
+    one = planned(*RECIPES["a conversation"], max_tokens=planned_cap)
+    asked = ask.read("chat", body(Terms(model="m", control=control), one, PROSE), False)
+    assert (asked.max_tokens, asked.min_tokens) == (most, least)
+
+
 def test_nothing_is_sent_as_the_most_tokens_where_the_scenario_says_nothing() -> None:
     one = planned(block("user", 30), stream=False)
     chat = json.loads(body(Terms(model="m"), one, PROSE))
