@@ -165,6 +165,7 @@ def basis(scenario: Scenario, schedule: Schedule, cells: Iterable[tuple[str, str
             for tenant, cls in pairs
         ),
         weights={tenant: scenario.source(tenant).weight for tenant, _ in pairs},
+        cost=scenario.cost,
         scenario=msgspec.to_builtins(scenario),
         target={},
         environment={},

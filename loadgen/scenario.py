@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from loadgen.report.record import Slo, TtftLimit
+from loadgen.report.record import Slo, TokenCost, TtftLimit
 from loadgen.workload import yaml_source
 from loadgen.workload.arrivals import Arrivals, Closed, Sessions
 from loadgen.workload.caps import TELLING, Absent, Cap
@@ -92,9 +92,10 @@ class Scenario(Fields, frozen=True):
     """What is offered, and the goal it is judged by.
 
     `warmup` and `tail` are offered and not measured, before and after the window. `classes`: the first that fits is a
-    request's. `fleet` names the engines it is meant for. `salt` is new for each `run`, or a fixed text: then a run can
-    measure what another one left in the caches. `length_control` is what sets the length of an answer: `auto` takes the
-    first of `marker`, `ignore_eos` and `min_tokens` that the server understands, `none` leaves it to the model.
+    request's. `cost` is what tokens count between tenants. `fleet` names the engines it is meant for. `salt` is new for
+    each `run`, or a fixed text: then a run can measure what another one left in the caches. `length_control` is what
+    sets the length of an answer: `auto` takes the first of `marker`, `ignore_eos` and `min_tokens` that the server
+    understands, `none` leaves it to the model.
     """
 
     version: Annotated[int, msgspec.Meta(ge=1, le=1)]
@@ -107,6 +108,7 @@ class Scenario(Fields, frozen=True):
     tail: Duration = "0s"
     classes: dict[str, Class] = msgspec.field(default_factory=lambda: {EVERY_CLASS: Class()})
     prefixes: dict[str, Prefix] = msgspec.field(default_factory=dict)
+    cost: TokenCost = TokenCost()
     fleet: str = "ref4"
     salt: Annotated[str, msgspec.Meta(min_length=1)] = "run"
     length_control: Literal["auto", "marker", "ignore_eos", "min_tokens", "none"] = "auto"

@@ -13,11 +13,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
 from loadgen.report.figures import SUFFICIENT, counts
 from loadgen.report.parts import Fairness, Slot, Slowdown, TenantShare
-from loadgen.report.record import Outcome, Sample
+from loadgen.report.record import Outcome, Sample, TokenCost
 from loadgen.report.stats import percentile
 
 SLOT_S = 10.0
@@ -25,27 +24,23 @@ SLOT_S = 10.0
 Tokens = dict[str, float]  # by tenant
 
 
-class Worth(NamedTuple):
-    """What a token counts: of a prompt, of the part of it that a cache knew, of an answer."""
-
-    input: float
-    cached: float
-    output: float
-
-
-TOKENS = Worth(1.0, 1.0, 1.0)
-COST = Worth(1.0, 0.1, 2.0)  # roughly what an engine spends; `admission.fairness` of the gateway has the same defaults
+TOKENS = TokenCost(cached=1.0, output=1.0)
+USUAL = TokenCost()
 
 
 def fairness(
-    samples: Sequence[Sample], weights: Mapping[str, float], window_s: tuple[float, float], attainments: Tokens
+    samples: Sequence[Sample],
+    weights: Mapping[str, float],
+    window_s: tuple[float, float],
+    attainments: Tokens,
+    cost: TokenCost = USUAL,
 ) -> Fairness:
-    """Of a run; `attainments` are those of the tenants that have enough requests."""
+    """Of a run; `attainments` are those of the tenants that have enough requests, `cost` what a token costs."""
     if not samples:
         return Fairness()
     tenants = sorted({one.tenant for one in samples})
     weight = {tenant: weights.get(tenant, 1.0) for tenant in tenants}
-    slots = _slots(samples, weight, window_s)
+    slots = _slots(samples, weight, window_s, cost)
     shares = [slot.j_share for slot in slots if slot.j_share is not None]
     needs = [slot.j_need for slot in slots if slot.j_need is not None]
     costs = [slot.j_cost for slot in slots if slot.j_cost is not None]
@@ -59,7 +54,7 @@ def fairness(
         attainment_gap=max(attainments.values()) - min(attainments.values()) if len(attainments) > 1 else None,
         service_gap_tokens=max((gap for slot in slots if (gap := _gap(slot, weight)) is not None), default=None),
         slowdowns=tuple(_slowdowns(samples, tenants)),
-        tenants=_tenants(samples, weight, window_s),
+        tenants=_tenants(samples, weight, window_s, cost),
         slots=tuple(slots),
     )
 
@@ -85,7 +80,9 @@ def fair_shares(demands: Tokens, weights: Mapping[str, float], capacity: float) 
     return shares
 
 
-def _slots(samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float]) -> list[Slot]:
+def _slots(
+    samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float], worth: TokenCost
+) -> list[Slot]:
     start_s, end_s = window_s
     count = int((end_s - start_s) / SLOT_S + 1e-9)
     service: list[Tokens] = [defaultdict(float) for _ in range(count)]
@@ -93,7 +90,7 @@ def _slots(samples: Sequence[Sample], weight: Mapping[str, float], window_s: tup
     demand: list[Tokens] = [defaultdict(float) for _ in range(count)]
     for one in samples:
         _serve(one, start_s, service, TOKENS)
-        _serve(one, start_s, cost, COST)
+        _serve(one, start_s, cost, worth)
         _demand(one, start_s, demand)
     waiting = {tenant: _Waiting(one for one in samples if one.tenant == tenant) for tenant in weight}
     return [
@@ -118,7 +115,7 @@ def _slot(
     )
 
 
-def _serve(sample: Sample, start_s: float, service: Sequence[Tokens], worth: Worth) -> None:
+def _serve(sample: Sample, start_s: float, service: Sequence[Tokens], worth: TokenCost) -> None:
     """Add what came of a request to the slots in which it came."""
     first_s, last_s = (sample.reads[0], sample.reads[-1]) if sample.reads else (sample.end_s, sample.end_s)
     for place in range(max(0, int((first_s - start_s) // SLOT_S)), len(service)):
@@ -128,7 +125,7 @@ def _serve(sample: Sample, start_s: float, service: Sequence[Tokens], worth: Wor
         service[place][sample.tenant] += _got(sample, begins_s + SLOT_S, worth) - _got(sample, begins_s, worth)
 
 
-def _got(sample: Sample, until_s: float, worth: Worth = TOKENS) -> float:
+def _got(sample: Sample, until_s: float, worth: TokenCost = TOKENS) -> float:
     """What was delivered before that: the prompt with the first of the answer, an answer that came whole at its end."""
     prompt, cached = _prompt(sample), sample.cached_tokens or 0
     head = (prompt - cached) * worth.input + cached * worth.cached
@@ -180,13 +177,13 @@ def _gap(slot: Slot, weight: Mapping[str, float]) -> float | None:
 
 
 def _tenants(
-    samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float]
+    samples: Sequence[Sample], weight: Mapping[str, float], window_s: tuple[float, float], worth: TokenCost
 ) -> tuple[TenantShare, ...]:
     start_s, end_s = window_s
     service, cost = dict.fromkeys(weight, 0.0), dict.fromkeys(weight, 0.0)
     for sample in samples:
         service[sample.tenant] += _got(sample, end_s) - _got(sample, start_s)
-        cost[sample.tenant] += _got(sample, end_s, COST) - _got(sample, start_s, COST)
+        cost[sample.tenant] += _got(sample, end_s, worth) - _got(sample, start_s, worth)
     total, all_cost, weights = sum(service.values()), sum(cost.values()), sum(weight.values())
     told = []
     for tenant in weight:

@@ -25,7 +25,7 @@ from loadgen.report.document import ReportError
 from loadgen.report.lines import NAME as REQUESTS
 from loadgen.report.lines import samples
 from loadgen.report.parts import RateProbe, Validity
-from loadgen.report.record import Outcome, Sample, Slo
+from loadgen.report.record import Outcome, Sample, Slo, TokenCost
 from loadgen.report.run import RunReport
 
 RUN, SCHEDULE, PROBES, HEALTH, SCRAPES = (
@@ -61,7 +61,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     """run.json: what a report stands on besides samples. No key, no userinfo of a URL.
 
     `started` is UTC ISO 8601; `schedule` the sha256; `scenario` the resolved scenario as plain values; `slo` its own
-    goal, `goals` those of every tenant and class of the schedule; `weights` by tenant (missing: 1); `allowed` the rules
+    goal, `goals` those of every tenant and class of the schedule; `weights` by tenant (missing: 1); `cost` of tokens; `allowed` the rules
     let pass by name; `target` url, api, model and the like; `environment` versions, CPU, limits; `template_tokens` of
     each prompt a server may know before the run.
     """
@@ -75,6 +75,7 @@ class Basis(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo
     goals: tuple[Goal, ...]
     weights: dict[str, float]
+    cost: TokenCost = TokenCost()
     scenario: dict[str, object]
     target: dict[str, object]
     environment: dict[str, object]

@@ -55,7 +55,7 @@ def make(run: Run, rules: Rules) -> Report:
         classes=figures.classes,
         ends=_ends(run.samples),
         in_flight=figures.balance,
-        fairness=fairness(run.samples, basis.weights, run.window_s, _attainments(run)),
+        fairness=fairness(run.samples, basis.weights, run.window_s, _attainments(run), basis.cost),
         client=client_health(run, seconds),
         timeline=seconds,
         slo_curve=figures.slo_curve,

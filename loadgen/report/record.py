@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from operator import sub
+from typing import Annotated
 
 import msgspec
 
@@ -75,6 +76,20 @@ class Slo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             yield "stall", _share(sample.stall_ms, self.stall_ms, 0.0)
         if self.e2e_ms is not None:
             yield "e2e", sample.e2e_ms / self.e2e_ms
+
+
+Price = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class TokenCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a token costs an engine, roughly: of a prompt, of the part of it that a cache knew, of an answer.
+
+    Names and defaults are those of the gateway's `admission.fairness`.
+    """
+
+    input: Price = 1.0
+    cached: Price = 0.1
+    output: Price = 2.0
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen import offer
+from loadgen.report.record import TokenCost
 from loadgen.scenario import Scenario, ScenarioError, standard
 from loadgen.schedule import build
 
@@ -41,6 +42,11 @@ def test_a_change_that_cannot_be_is_named(change: str, said: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         changed(change)
     assert str(caught.value).startswith(said)
+
+
+def test_a_report_counts_tokens_at_the_cost_of_its_scenario() -> None:
+    one = changed("cost.output=3", "warmup=0s", "duration=1s", "tail=0s")
+    assert offer.basis(one, build(one, 7), []).cost == TokenCost(input=1.0, cached=0.1, output=3.0)
 
 
 def test_off_is_a_word_and_no_number() -> None:

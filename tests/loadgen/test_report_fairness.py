@@ -7,7 +7,7 @@ import pytest
 
 from loadgen.report.fairness import fair_shares, fairness, jain
 from loadgen.report.parts import Fairness
-from loadgen.report.record import Outcome, Sample
+from loadgen.report.record import Outcome, Sample, TokenCost
 from tests.loadgen.reported import sample
 
 WINDOW = (10.0, 30.0)  # two slots
@@ -94,6 +94,22 @@ def test_cost_takes_cached_prompts_for_little_and_answers_for_double() -> None:
     assert made.j_cost_mean == pytest.approx(1.0)
     assert made.j_share_mean == pytest.approx((1045 + 230) ** 2 / (2 * (1045**2 + 230**2)))
     assert {one.tenant: one.cost_share for one in made.tenants} == pytest.approx({"a": 0.5, "b": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("cost", "of_a"),
+    [
+        (TokenCost(), 0.5),
+        (TokenCost(input=0.0), 180 / 280),  # cached tokens still cost, others do not
+        (TokenCost(input=1.0, cached=1.0, output=0.0), 1000 / 1180),
+        (TokenCost(input=0.0, cached=0.0, output=1.0), 45 / 95),
+    ],
+)
+def test_tokens_cost_what_the_run_says(cost: TokenCost, of_a: float) -> None:
+    a, b = served("a", 0, 12.0, 45, prompt=1000), served("b", 1, 12.0, 50, prompt=180)
+    a.cached_tokens = 900
+    made = fairness([a, b], {}, WINDOW, {}, cost)
+    assert {one.tenant: one.cost_share for one in made.tenants} == pytest.approx({"a": of_a, "b": 1 - of_a})
 
 
 def test_small_needs_that_are_met_are_fair_whatever_the_others_get() -> None:
