@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.kit.engines import Engine
 from tests.kit.gateway import Gateway, config
 from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
 from tests.kit.tenants import secret, tenant
-from tests.loadgen.benching import KEYS, TINY, bench, command
+from tests.loadgen.benching import BUSY, KEYS, TINY, bench, command, ended, started
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -43,6 +44,28 @@ async def test_through_a_gateway_each_tenant_has_its_key_and_both_sides_count_th
     assert {row["pool"] for row in done.requests if row["outcome"] == "ok"} == {"main"}
     assert len(log) > 150
     assert not [key for key in keys.values() if key.encode() in written]
+
+
+FAULTY = ("status:500,p=0.01", "reset:chunk=3,p=0.01", "fin:chunk=4,p=0.01", "error_event:chunk=2,p=0.01")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+async def test_both_sides_count_the_same_ten_thousand_requests_of_which_some_fail(tmp_path: Path) -> None:
+    flags = ("--profile", "noop", "--allow-markers", "--enable-prompt-tokens-details", "--served-model-name", "m")
+    faults = [part for fault in FAULTY for part in ("--fault", fault)]
+    async with (
+        Engine(tmp_path, arguments=(*flags, *faults)) as engine,
+        Gateway(config([engine.url]), tmp_path) as gateway,
+    ):
+        admin = f"http://127.0.0.1:{gateway.admin_port}"
+        options = ("--url", gateway.url, "--model", "m", "--scrape", admin, "--scale", "2", "--set", "duration=100s")
+        child = started(tmp_path, *options, *BUSY, "--no-html")
+        done = await ended(child, tmp_path, 400)
+    assert done.code in (0, 1), done.err + done.out
+    assert done.rule("V10")["state"] == "ok", done.rule("V10")
+    outcomes = Counter(row["outcome"] for row in done.requests if row["phase"] == "measure")
+    assert outcomes.total() >= 10_000 and len(outcomes) >= 3 and outcomes["ok"] < outcomes.total()
 
 
 async def test_a_quota_that_refuses_is_told_apart_from_failures(tmp_path: Path) -> None:

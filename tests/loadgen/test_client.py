@@ -210,6 +210,15 @@ async def test_stamps_are_of_the_read_whenever_it_is_looked_at(monkeypatch: pyte
     assert max(late.gaps_ms()) < 250
 
 
+async def test_a_role_that_comes_early_is_no_first_token_and_no_pause() -> None:
+    head, role, *rest = wire.stream(wire.events("chat", WORDS))
+    async with ScriptEngine(always(head, role, Wait(0.3), *rest)) as engine:
+        (got,) = await sent([engine.url], planned(0))
+    assert got.ttft_ms is not None and got.ttfb_ms is not None
+    assert got.ttfb_ms < 200 and got.ttft_ms >= 300
+    assert max(got.gaps_ms(), default=0.0) < 200
+
+
 # ---- connections
 
 
