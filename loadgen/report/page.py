@@ -51,6 +51,9 @@ def _body(report: Report) -> Iterator[str]:
     yield markup.tiles(_first(report))
     if report.warnings:
         yield "<ul>" + "".join(f"<li>{markup.escape(told)}</li>" for told in report.warnings) + "</ul>"
+    if report.search:
+        yield "<h2>The search</h2>"
+        yield _probes(report)
     yield "<h2>Tenants and classes</h2>"
     yield _cells(report)
     yield from (markup.paragraph(told, "soft") for told in notes(report))
@@ -97,6 +100,20 @@ def _cells(report: Report) -> str:
     rows = [("all", report.totals, report.attainment_95, report.attainment_target)]
     rows += [(_label(cell, report), cell.figures, cell.attainment_95, cell.target) for cell in cells]
     return markup.table(headings, (_row(*row) for row in rows))
+
+
+def _probes(report: Report) -> str:
+    rows = [
+        (
+            f"{one.scale:.3f}",
+            f"{one.rate:.2f}",
+            str(one.seed),
+            percent(one.attainment),
+            "passed" if one.passed else one.why,
+        )
+        for one in report.search
+    ]
+    return markup.table(("x scenario", "requests/s", "seed", "within SLO", "result"), rows, texts=(4,))
 
 
 def _tenants(report: Report) -> str:
@@ -154,7 +171,7 @@ def _times(group: Figures) -> str:
 def _families(title: str, times: Times) -> Iterator[tuple[str, ...]]:
     families = (("completed", times.completed), ("all offered", times.adjusted), ("from the send", times.service))
     for label, spread in families:
-        if spread is not None and spread.count:
+        if spread is not None and spread.count and spread.max_ms:  # nobody waits where there is no gateway
             values = (spread.mean_ms, spread.p50_ms, spread.p90_ms, spread.p95_ms, spread.p99_ms, spread.p999_ms)
             yield (title, label, f"{spread.count:,.0f}", *(ms(value, 1) for value in (*values, spread.max_ms)))
 

@@ -213,15 +213,20 @@ def _slo_curve(report: Report, name: str) -> str:
 
 
 def _search(report: Report, name: str) -> str:
-    tried = [probe for probe in report.search if probe.attainment is not None]
-    if not tried:
+    if not report.search:
         return ""
+    passed = [probe for probe in report.search if probe.passed]
+    cut = [probe for probe in report.search if probe.attainment is None]
+    failed = [probe for probe in report.search if probe not in passed and probe not in cut]
     with drawn(name) as made:
-        for passed, colour, label in ((True, GOOD, "passed"), (False, BAD, "failed")):
-            some = [probe for probe in tried if probe.passed is passed]
-            made.ax.scatter(
-                [probe.rate for probe in some], [probe.attainment or 0.0 for probe in some], color=colour, label=label
-            )
+        for some, colour, label, mark in (
+            (passed, GOOD, "passed", "o"), (failed, BAD, "failed", "o"), (cut, BAD, "cut", "x"),
+        ):  # fmt: skip
+            if some:
+                shares = [probe.attainment or 0.0 for probe in some]
+                made.ax.scatter(
+                    [probe.rate for probe in some], shares, color=colour, label=label, marker=mark, clip_on=False
+                )
         made.ax.axhline(report.attainment_target, color=INK, linewidth=1, linestyle=":")
         made.ax.set_xlabel("requests per s")
         on.percents(made.ax, high=1.02)
@@ -261,7 +266,7 @@ Draw = Callable[[Report, str], str]
 _ALL: tuple[tuple[str, str, str, Draw], ...] = (
     ("attain", "Within the SLO", "Share of all offered requests of each cell, its 95 % interval, and its target.", _attainment),
     ("slo", "If the limits were others", "Attainment with all limits scaled; steep at 1 means the limit cuts through the crowd.", _slo_curve),
-    ("search", "Attainment against rate", "Every probe of the search.", _search),
+    ("search", "Attainment against rate", "Every probe of the search. One that was cut when it could not pass any more stands at the bottom.", _search),
     ("ttft", "Time to first token", "Share of all offered requests; who got no token is missing at the top. Dashed: from the send.", _first_tokens),
     ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is one that never came, or of too few.", _bands),
     ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the line is their limit.", _by_length),

@@ -167,11 +167,14 @@ def test_the_page_has_every_plot_there_is_something_for(report: Report, text: st
     assert len(found) == 13 and "Attainment against rate" not in found
     searched = msgspec.structs.replace(
         report,
-        search=(RateProbe(scale=1.0, rate=10.0, seed=1, passed=True, attainment=0.97), RateProbe(scale=2.0, rate=20.0, seed=1, passed=False, attainment=0.6)),
+        search=(RateProbe(scale=1.0, rate=10.0, seed=1, passed=True, attainment=0.97), RateProbe(scale=2.0, rate=20.0, seed=1, passed=False, attainment=0.6), RateProbe(scale=1.5, rate=15.0, seed=1, passed=False, attainment=None, why="cut off")),
         loads=(Load(name="e0", t_s=(0, 1, 2), running=(1.0, None, 2.0), waiting=(0.0, 0.0, 1.0)),),
     )  # fmt: skip
     more = {plot.title: plot.svg for plot in plots(searched)}
     assert "Attainment against rate" in more and "waiting at e0" in more["Requests in flight"]
+    labels = ">passed<", ">failed<", ">cut<"
+    assert all(label in more["Attainment against rate"] for label in labels), "every probe is in it"
+    assert "<h2>The search</h2>" in (whole := page(searched)) and whole.count("cut off") == 1
     same = [title for title in found if title != "Requests in flight"]
     assert all(more[title].split(">", 1)[1] in text for title in same), "equal reports give equal pages"
 
