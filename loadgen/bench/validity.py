@@ -83,7 +83,7 @@ def _rule(name: str, said: Found, allowed: bool) -> Rule:
 
 def _send_lag(seen: Evidence) -> Found:
     lags = [one.lag_ms for one in _measured(seen) if one.sent_s > 0]
-    late_ms = quantile(lags, 0.99).value or 0.0
+    late_ms = quantile(lags, 0.99) or 0.0
     return _at_most("send lag p99, ms", late_ms, lag_limit_ms(seen.least_ttft_ms))
 
 

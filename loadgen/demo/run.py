@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +24,11 @@ from loadgen.live.load import Load
 from loadgen.live.processes import LiveError, Processes
 from loadgen.live.progress import LAG_LIMIT_MS
 from loadgen.live.signals import INTERRUPTED, cancel_on_signal
-from loadgen.report.record import REJECTED, Outcome, Sample
-from loadgen.report.stats import Report, report
-from loadgen.report.table import footnotes, table, verdict
+from loadgen.report.figures import counts
+from loadgen.report.record import REJECTED, Outcome, Sample, Slo
+from loadgen.report.run import RunReport, report
+from loadgen.report.stats import quantile
+from loadgen.report.table import footnotes, groups, table, verdict
 from loadgen.scenario import Scenario, standard
 from loadgen.schedule import Schedule, build
 
@@ -83,9 +85,9 @@ async def _demo(options: DemoOptions, screen: Console) -> int:
         schedule.write(folder.path / "schedule.jsonl.gz")
         arms = _arms(options, folder.path)
         samples = {arm.name: await arm.run(load, screen) for arm in arms}
-        reports = {name: report(of_arm, load.classes, load.slo, load.window_s) for name, of_arm in samples.items()}
-        _publish(options, scenario, reports)
-        failed = _complain(screen, samples, reports)
+        reports = {name: _report(of_arm, load) for name, of_arm in samples.items()}
+        _publish(options, scenario.slo, samples, reports)
+        failed = _complain(screen, samples)
         folder.keep = folder.keep or failed
     if folder.keep:
         screen.print(f"Configuration, logs and one line per request: {folder.path}", highlight=False, soft_wrap=True)
@@ -166,36 +168,69 @@ def _announce(screen: Console, options: DemoOptions, scenario: Scenario, schedul
         screen.print("No terminal here: one line every 5 s. For numbers in a file: --json FILE.", soft_wrap=True)
 
 
-def _publish(options: DemoOptions, scenario: Scenario, reports: Mapping[str, Report]) -> None:
+def _report(samples: Sequence[Sample], load: Load) -> RunReport:
+    return report(samples, lambda _: load.slo, load.slo, load.window_s, (load.schedule.seed, load.schedule.digest()))
+
+
+def _publish(
+    options: DemoOptions, slo: Slo, samples: Mapping[str, Sequence[Sample]], reports: Mapping[str, RunReport]
+) -> None:
     page = Console()
     if not page.is_terminal:
         page = Console(width=_PLAIN_WIDTH)
     page.print(table(reports))
     page.print()
-    for note in footnotes(scenario.slo, reports):
+    for note in footnotes(slo, reports):
         page.print(note, highlight=False)
     if ROUND_ROBIN in reports:
         page.print(verdict(reports[GATEWAY], reports[ROUND_ROBIN]), style="bold", highlight=False)
     if options.json_file is not None:
-        options.json_file.write_bytes(msgspec.json.format(msgspec.json.encode(_as_json(reports)), indent=2) + b"\n")
+        options.json_file.write_bytes(
+            msgspec.json.format(msgspec.json.encode(_as_json(samples, reports)), indent=2) + b"\n"
+        )
 
 
-def _as_json(reports: Mapping[str, Report]) -> dict[str, object]:
-    ours = reports[GATEWAY]
-    made: dict[str, object] = {
-        "totals": ours.totals.as_json(),
-        "classes": {name: group.as_json() for name, group in ours.classes.items()},
-    }
-    if ROUND_ROBIN in reports:
-        made["round_robin"] = reports[ROUND_ROBIN].totals.as_json()
+def _as_json(samples: Mapping[str, Sequence[Sample]], reports: Mapping[str, RunReport]) -> dict[str, object]:
+    told = {name: dict(_plain(samples[name], report)) for name, report in reports.items()}
+    ours = told[GATEWAY]
+    made: dict[str, object] = {"totals": ours.pop("all"), "classes": ours}
+    if ROUND_ROBIN in told:
+        made["round_robin"] = told[ROUND_ROBIN]["all"]
     return made
 
 
-def _complain(screen: Console, samples: Mapping[str, Sequence[Sample]], reports: Mapping[str, Report]) -> bool:
+def _plain(samples: Sequence[Sample], report: RunReport) -> Iterator[tuple[str, dict[str, object]]]:
+    """The figures of each class and of all as plain values."""
+    left = Counter(one.priority for one in samples if one.measured and not counts(one))
+    for name, group in groups(report).items():
+        yield (
+            name,
+            {
+                "offered": group.offered,
+                "ok": group.ok,
+                "rejected": group.rejected,
+                "failed": group.failed,
+                "cancelled": left.total() if name == "all" else left[name],
+                "attainment": _rounded(group.attainment, 4),
+                "output_tokens_per_s": round(group.output_tokens_per_s, 1),
+                "ttft_ms": {
+                    "p50": _rounded(group.ttft_completed_p50_ms, 1),
+                    "p99": _rounded(group.ttft_completed_p99_ms, 1),
+                },
+                "itl_ms": {"p99": _rounded(group.times["itl"].completed.p99_ms, 1)},
+            },
+        )
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _complain(screen: Console, samples: Mapping[str, Sequence[Sample]]) -> bool:
     """Say what went wrong; whether anything failed."""
     failed = False
     for name, of_arm in samples.items():
-        lag_ms = reports[name].lag_ms_p99.value
+        lag_ms = quantile((one.lag_ms for one in of_arm), 0.99)
         if lag_ms is not None and lag_ms > LAG_LIMIT_MS:
             screen.print(
                 f"Warning: in arm {name} the client was late (send lag p99 {lag_ms:.0f} ms, limit {LAG_LIMIT_MS:g}): "

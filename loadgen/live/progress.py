@@ -199,7 +199,7 @@ class View:
     def _vitals(self) -> Iterable[Vital]:
         if self.vitals is not None:
             return self.vitals()
-        lag_ms = quantile(self._tally.lags_ms, 0.99).value or 0.0
+        lag_ms = quantile(self._tally.lags_ms, 0.99) or 0.0
         return (Vital(text=f"send lag p99 {lag_ms:.1f} ms", value=lag_ms, limit=LAG_LIMIT_MS),)
 
     def _health(self) -> Text:

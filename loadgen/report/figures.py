@@ -1,6 +1,6 @@
 """All figures of a group of requests: a cell (class x tenant x priority) of a run, or the whole of it.
 
-Denominator and ratios are those of stats.py: every request offered counts, whatever became of it. Latency comes in
+Every request offered is in the denominator, whatever became of it. Latency comes in
 two families (loadgen.md 6.3): `completed` over good ends alone, and `adjusted`, where every other request offered
 counts as infinitely late; targets use the second. Units stand in the names; rates are over the measured window.
 """

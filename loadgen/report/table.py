@@ -5,42 +5,45 @@ from collections.abc import Iterator, Mapping
 from rich import box
 from rich.table import Table
 
+from loadgen.report.figures import Figures
 from loadgen.report.record import Slo
-from loadgen.report.stats import Quantile, Report, Totals
+from loadgen.report.run import RunReport
 
 _HEADINGS = ("offered", "ok", "rejected", "TTFT\np50", "TTFT\np99", "ITL\np99", "tokens\nper s", "within\nSLO")
 
 
-def table(arms: Mapping[str, Report]) -> Table:
+def groups(report: RunReport) -> dict[str, Figures]:
+    """Each priority, of which there is one cell, and all."""
+    return {**{priority: cell for (_, _, priority), cell in report.cells.items()}, "all": report.totals}
+
+
+def table(arms: Mapping[str, RunReport]) -> Table:
     """One block of rows for each class and for all, one row for each arm; times in ms."""
-    first = next(iter(arms.values()))
     failed = any(arm.totals.failed for arm in arms.values())
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0 if failed else 1, 0, 0), show_edge=False)
     made.add_column("times in ms", no_wrap=True)
     for heading in _headings(failed):
         made.add_column(heading, justify="right", no_wrap=True)
-    for name in (*first.classes, "all"):
+    for name in groups(next(iter(arms.values()))):
         made.add_row(name, style="bold")
         for arm, report in arms.items():
-            group = report.totals if name == "all" else report.classes[name]
-            made.add_row(f"  {arm}", *_cells(group, failed))
+            made.add_row(f"  {arm}", *_cells(groups(report)[name], failed))
         made.add_section()
     return made
 
 
-def footnotes(slo: Slo, arms: Mapping[str, Report]) -> Iterator[str]:
+def footnotes(slo: Slo, arms: Mapping[str, RunReport]) -> Iterator[str]:
     """What the words of the table mean, as far as this table needs it."""
     yield (
         f"SLO: first token within {slo.ttft.base_ms:g} ms (+ {slo.ttft.per_token_ms:g} ms per prompt token beyond "
         f"{slo.ttft.free_tokens:,}), no pause above {slo.stall_ms:g} ms, at most {slo.tpot_ms:g} ms per token on "
         "average. Times count from the intended arrival; refused and failed requests count as misses."
     )
-    groups = [group for arm in arms.values() for group in (arm.totals, *arm.classes.values())]
-    if not all(quantile.firm for group in groups for quantile in (group.ttft_p50, group.ttft_p99, group.itl_p99)):
+    if not all(group.firm(0.99) for arm in arms.values() for group in groups(arm).values()):
         yield "~ too few requests for this percentile: read it as roughly the largest value."
 
 
-def verdict(gateway: Report, round_robin: Report) -> str:
+def verdict(gateway: RunReport, round_robin: RunReport) -> str:
     """One sentence: by how much the gateway is better, or that it is not."""
     ours, theirs = gateway.totals.attainment, round_robin.totals.attainment
     if ours is None or theirs is None:
@@ -59,8 +62,8 @@ def verdict(gateway: Report, round_robin: Report) -> str:
     )
 
 
-def _first_token(ours: Totals, theirs: Totals) -> str:
-    a, b = ours.ttft_p99.value, theirs.ttft_p99.value
+def _first_token(ours: Figures, theirs: Figures) -> str:
+    a, b = ours.ttft_completed_p99_ms, theirs.ttft_completed_p99_ms
     if a is None or b is None:
         return ""
     return f"; p99 time to first token {_ms(a)} instead of {_ms(b)}"
@@ -70,17 +73,18 @@ def _headings(failed: bool) -> tuple[str, ...]:
     return (*_HEADINGS[:3], "failed", *_HEADINGS[3:]) if failed else _HEADINGS
 
 
-def _cells(group: Totals, failed: bool) -> list[str]:
+def _cells(group: Figures, failed: bool) -> list[str]:
     counts = [group.offered, group.ok, group.rejected, *([group.failed] if failed else [])]
-    times = [_time(quantile) for quantile in (group.ttft_p50, group.ttft_p99, group.itl_p99)]
+    ttft = [
+        _time(ms, group.firm(p)) for ms, p in ((group.ttft_completed_p50_ms, 0.5), (group.ttft_completed_p99_ms, 0.99))
+    ]
     attainment = "-" if group.attainment is None else f"{group.attainment * 100:.1f} %"
-    return [*(f"{count:,}" for count in counts), *times, f"{group.output_tokens_per_s:,.0f}", attainment]
+    itl = _time(group.times["itl"].completed.p99_ms, True)
+    return [*(f"{count:,.0f}" for count in counts), *ttft, itl, f"{group.output_tokens_per_s:,.0f}", attainment]
 
 
-def _time(quantile: Quantile) -> str:
-    if quantile.value is None:
-        return "-"
-    return f"{'' if quantile.firm else '~'}{quantile.value:,.0f}"
+def _time(ms: float | None, firm: bool) -> str:
+    return "-" if ms is None else f"{'' if firm else '~'}{ms:,.0f}"
 
 
 def _ms(value: float) -> str:

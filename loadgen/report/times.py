@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat
 
-from loadgen.report.stats import PRINTABLE_ABOVE, percentile
+from loadgen.report.stats import percentile
 
 EXACT = 2_000_000  # pauses
 POINTS = (0.5, 0.9, 0.95, 0.99, 0.999)
+_PRINTABLE_ABOVE = 5  # a percentile with fewer values beyond it is hardly more than a maximum
 _BITS = 8  # of a bucket's number
 _COMPACTED = 65_536  # different values before buckets pay
 
@@ -60,7 +61,7 @@ def spread(values: Iterable[float], never: int = 0) -> Spread:
 
 def firm(count: float, p: float) -> bool:
     """Whether enough of `count` values lie beyond the percentile."""
-    return count * (1 - p) >= PRINTABLE_ABOVE - 1e-9
+    return count * (1 - p) >= _PRINTABLE_ABOVE - 1e-9
 
 
 class Gaps:

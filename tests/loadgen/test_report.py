@@ -9,8 +9,10 @@ from rich.console import Console
 
 from loadgen.report.lines import line
 from loadgen.report.record import Outcome, Sample, Slo, TtftLimit
-from loadgen.report.stats import Report, percentile, quantile, report, totals
-from loadgen.report.table import footnotes, table, verdict
+from loadgen.report.run import RunReport, report
+from loadgen.report.stats import percentile
+from loadgen.report.table import footnotes, groups, table, verdict
+from loadgen.report.times import firm
 
 STD = Slo(ttft=TtftLimit(base_ms=400, per_token_ms=0.25, free_tokens=2048), tpot_ms=100, stall_ms=400)
 WINDOW = (10.0, 20.0)
@@ -120,79 +122,52 @@ def test_percentiles_are_nearest_rank(values: list[float], p: float, expected: f
 
 
 @pytest.mark.parametrize(
-    ("count", "p", "firm"), [(499, 0.99, False), (500, 0.99, True), (10, 0.5, True), (9, 0.5, False)]
+    ("count", "p", "told"), [(499, 0.99, False), (500, 0.99, True), (10, 0.5, True), (9, 0.5, False)]
 )
-def test_a_percentile_is_firm_with_five_samples_above_it(count: int, p: float, firm: bool) -> None:
-    assert quantile(range(count), p).firm is firm
+def test_a_percentile_is_firm_with_five_samples_above_it(count: int, p: float, told: bool) -> None:
+    assert firm(count, p) is told
 
 
-def test_ninety_nine_failures_of_a_hundred_cannot_flatter() -> None:
-    run = [sample(0), *(sample(n, Outcome.ERROR_CONNECT) for n in range(1, 100))]
-    got = totals(run, STD, WINDOW)
-    assert (got.offered, got.ok, got.failed, got.attainment) == (100, 1, 99, 0.01)
+def of(run: list[Sample]) -> RunReport:
+    return report(run, lambda _: STD, STD, WINDOW, (7, ""))
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.OK, Outcome.CANCELLED)])
 def test_every_other_outcome_is_a_miss_and_is_counted_once(outcome: Outcome) -> None:
-    got = totals([sample(0), sample(1, outcome)], STD, WINDOW)
+    got = of([sample(0), sample(1, outcome)]).totals
     assert got.ok + got.rejected + got.failed == got.offered == 2
     assert got.attainment == 0.5
     assert got.rejected == (outcome in (Outcome.REJECTED_CAPACITY, Outcome.REJECTED_QUOTA))
 
 
-def test_clients_that_leave_as_planned_are_outside_the_denominator_in_both_arms() -> None:
-    left_in_time = totals([sample(0), sample(1, Outcome.CANCELLED, leaves=True)], STD, WINDOW)
-    answered_first = totals([sample(0), sample(1, Outcome.OK, leaves=True)], STD, WINDOW)
-    failed = totals([sample(0), sample(1, Outcome.ERROR_STATUS, leaves=True)], STD, WINDOW)
-    assert (
-        (left_in_time.offered, left_in_time.cancelled) == (answered_first.offered, answered_first.cancelled) == (1, 1)
-    )
-    assert (failed.offered, failed.failed, failed.cancelled) == (2, 1, 0)
-
-
-def test_warm_up_is_not_counted_but_its_tokens_in_the_window_are() -> None:
-    warm = sample(0, t=9.0, first_s=0.5, gaps_s=(0.6, 0.6), measured=False)  # reads at 9.5, 10.1, 10.7
-    got = totals([warm], STD, WINDOW)
-    assert (got.offered, got.attainment, got.ttft_p50.value) == (0, None, None)
-    assert got.output_tokens_per_s == pytest.approx(0.2)
-
-
 def test_tokens_after_the_window_are_not_throughput() -> None:
     late = sample(t=19.5, first_s=0.4, gaps_s=(0.2,) * 9)  # one of ten reads before 20
-    assert totals([late], STD, WINDOW).output_tokens_per_s == pytest.approx(0.1)
+    assert of([late]).totals.output_tokens_per_s == pytest.approx(0.1)
 
 
 def test_gaps_of_all_answers_are_pooled() -> None:
     run = [sample(n, gaps_s=(0.01,) * 99) for n in range(9)] + [sample(9, gaps_s=(0.3,) * 9 + (0.01,) * 90)]
-    assert totals(run, STD, WINDOW).itl_p99.value == pytest.approx(10, abs=0.1)
+    assert of(run).totals.times["itl"].completed.p99_ms == pytest.approx(10, abs=0.1)
     run.append(sample(10, gaps_s=(0.3,) * 9))
-    assert totals(run, STD, WINDOW).itl_p99.value == pytest.approx(300, abs=0.1)
+    assert of(run).totals.times["itl"].completed.p99_ms == pytest.approx(300, abs=0.1)
 
 
-def test_classes_stand_in_the_order_asked_for() -> None:
+def test_each_priority_is_a_group_and_all_are_the_last() -> None:
     run = [sample(1, priority="batch"), sample(0, priority="interactive"), sample(2, priority="batch")]
-    got = report(run, ("interactive", "batch"), STD, WINDOW)
-    assert list(got.classes) == ["interactive", "batch"]
-    assert got.classes["batch"].offered == 2 and got.totals.offered == 3
-
-
-def test_the_json_has_the_documented_keys() -> None:
-    got = totals([sample(0)], STD, WINDOW).as_json()
-    assert set(got) == {
-        "offered", "ok", "rejected", "failed", "cancelled", "attainment", "output_tokens_per_s", "ttft_ms", "itl_ms",
-    }  # fmt: skip
-    assert got["ttft_ms"] == {"p50": 100.0, "p99": 100.0} and got["itl_ms"] == {"p99": 20.0}
+    got = groups(of(run))
+    assert {name: group.offered for name, group in got.items()} == {"batch": 2, "interactive": 1, "all": 3}
+    assert [*got][-1] == "all"
 
 
 # ---- the page
 
 
-def made(good: int, bad: int, bad_outcome: Outcome = Outcome.OK) -> Report:
+def made(good: int, bad: int, bad_outcome: Outcome = Outcome.OK) -> RunReport:
     run = [sample(n) for n in range(good)] + [sample(good + n, bad_outcome, first_s=2.0) for n in range(bad)]
-    return report(run, ("interactive",), STD, WINDOW)
+    return of(run)
 
 
-def shown(arms: dict[str, Report], width: int = 80) -> str:
+def shown(arms: dict[str, RunReport], width: int = 80) -> str:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(table(arms))
@@ -226,10 +201,10 @@ def test_the_sentence_says_by_how_much() -> None:
 
 
 @pytest.mark.parametrize("theirs", [made(95, 5), made(99, 1)])
-def test_the_sentence_does_not_claim_what_was_not_won(theirs: Report) -> None:
+def test_the_sentence_does_not_claim_what_was_not_won(theirs: RunReport) -> None:
     said = verdict(made(95, 5), theirs)
     assert "not better" in said and "more" not in said.split("not better")[0]
 
 
 def test_nothing_measured_is_said_and_not_divided_by() -> None:
-    assert "Nothing was measured" in verdict(report([], (), STD, WINDOW), made(1, 0))
+    assert "Nothing was measured" in verdict(of([]), made(1, 0))
