@@ -21,7 +21,7 @@ from tests.kit.processes import until, until_async
 from tests.kit.script_engine import HANG, ScriptEngine, Seen, Step, Wait, load_page
 from tests.kit.stage import Stage, error_of, gathered, paced, quantile, stage
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 
 def lasting(seconds: float) -> Callable[[Seen], Iterator[Step]]:
@@ -51,6 +51,7 @@ async def timed(made: Stage, text: str, **more: Any) -> tuple[float, Response]:
 # C026
 
 
+@pytest.mark.serial
 async def test_c026_a_burst_beyond_the_queue_is_refused_at_once_and_the_rest_served_in_order(tmp_path: Path) -> None:
     admission = {"max_queued": 512, "ordering": "fcfs"}
     endpoint = {"max_seqs": 2}
@@ -110,6 +111,7 @@ async def test_c027_one_place_is_one_place_for_as_long_as_it_is_held(tmp_path: P
 # C031
 
 
+@pytest.mark.serial
 async def test_c031_a_full_model_takes_nothing_from_an_idle_one(tmp_path: Path) -> None:
     classes = {"critical": {"on_late": "queue", "slo": {"ttft_ms": 600_000}}, "batch": {"sheddable": False}}
     endpoint = {"max_seqs": 8}
@@ -248,6 +250,7 @@ def _stale(made: Stage, count: int) -> Callable[[], Any]:
 # C035
 
 
+@pytest.mark.serial
 async def test_c035_five_seconds_after_a_spike_all_is_as_before(tmp_path: Path) -> None:
     """Capacity is 8 at 20 ms each, 400 a second; ten times that for 3 s, then half of it."""
     async with stage(tmp_path, endpoint={"max_seqs": 8}, admission={"max_queued": 500}) as made, made.holding():
@@ -265,6 +268,7 @@ async def test_c035_five_seconds_after_a_spike_all_is_as_before(tmp_path: Path) 
 # C037
 
 
+@pytest.mark.serial
 async def test_c037_nothing_goes_out_past_its_deadline(tmp_path: Path) -> None:
     async with stage(tmp_path, endpoint={"max_seqs": 1}, timeouts={"scale": 1}) as made, made.holding():
         set_all(made.engines, answer=lasting(2.5))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.stage import Stage, gathered, stage
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 
 def served_by(made: Stage) -> dict[str, list[int]]:

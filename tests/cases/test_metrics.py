@@ -28,7 +28,7 @@ from tests.kit.script_engine import FIN, HANG, RST, ScriptEngine, Seen, Step, Wa
 from tests.kit.sockets import rss_bytes
 from tests.kit.stage import PATHS, Stage, gathered, quantile, stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
 
 MIB = 1024 * 1024
 
@@ -152,6 +152,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.serial
 async def test_c092_scrapes_and_giant_prompts_are_not_felt(tmp_path: Path) -> None:
     """/metrics at 10 Hz, prompts of 6 MB (1.5 M tokens) and of 10 MB, beside ten streams and probes.
 
@@ -217,6 +218,7 @@ def holds(seen: Seen) -> list[Step]:
     return [Wait(1.0), *wire.echo(seen)]
 
 
+@pytest.mark.serial
 async def test_c093_times_mean_what_they_say(tmp_path: Path) -> None:
     """1 s of queue, 0.5 s of prefill, 100 tokens 20 ms apart, then an answer of one token."""
     async with stage(tmp_path, endpoint={"max_seqs": 1}, timeouts={"scale": 1}) as made, made.holding():

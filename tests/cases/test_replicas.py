@@ -62,7 +62,6 @@ async def test_row_18_a_budget_is_spent_to_the_last_unit_and_not_beyond(tmp_path
         assert await made.sum("forebay_quota_held_units") == 0
 
 
-@pytest.mark.serial
 async def test_rates_hold_for_all_replicas_together_and_few_requests_wait_for_them(tmp_path: Path) -> None:
     """C053: with limits of their own they would let twice as many pass."""
     async with fleet(tmp_path, [tenant("acme", limits={"rpm": 1200, "burst_s": 30})]) as made:
@@ -140,7 +139,6 @@ async def healed(made: Fleet) -> None:
     await until_async(good, 40.0, "the store is not back")
 
 
-@pytest.mark.serial
 async def test_row_35_without_redis_replicas_share_the_limit_by_their_number(tmp_path: Path) -> None:
     """Scaled: 10 of 30 seconds, at ten times the rate."""
     async with fleet(tmp_path, [tenant("acme", limits={"rpm": 3000, "burst_s": 1})], replicas=3) as made:
@@ -225,7 +223,6 @@ async def test_who_leaves_while_it_is_parked_leaves_nothing_behind(tmp_path: Pat
         assert conserved(await made.replicas[0].metrics()) == []
 
 
-@pytest.mark.serial
 async def test_row_20_slots_hold_for_all_replicas_and_those_of_a_killed_one_come_back(tmp_path: Path) -> None:
     limits = {"max_concurrency": 5, "max_queued": 100}
     async with fleet(tmp_path, [tenant("acme", limits=limits)], redis={"lease_s": 5}) as made:
@@ -291,7 +288,6 @@ async def block(made: Fleet, key_id: str) -> int:
     return (await gateway.get(path, port=gateway.admin_port, token=ADMIN_TOKEN, method="POST")).status
 
 
-@pytest.mark.serial
 async def test_row_39_a_key_that_is_disabled_now_opens_no_replica_any_more(tmp_path: Path) -> None:
     tenants = [tenant("acme", key("acme"), key("other"), limits={"max_concurrency": 1})]
     async with fleet(tmp_path, tenants) as made:
@@ -318,7 +314,6 @@ async def test_row_39_a_key_that_is_disabled_now_opens_no_replica_any_more(tmp_p
         assert await made.sum("forebay_quota_held_units") == 0
 
 
-@pytest.mark.serial
 async def test_row_39_what_waits_is_refused_and_what_runs_ends_well(tmp_path: Path) -> None:
     async with fleet(tmp_path, [tenant("acme", limits={"max_concurrency": 1, "rpm": 100})]) as made:
         made.engine.answer = lambda seen: [Wait(3.0), *exact(10)(seen)]
@@ -336,7 +331,6 @@ async def test_row_39_what_waits_is_refused_and_what_runs_ends_well(tmp_path: Pa
         assert await block(made, "nobody") == 404
 
 
-@pytest.mark.serial
 async def test_the_command_tells_the_running_gateway_or_says_why_it_could_not(tmp_path: Path) -> None:
     async with fleet(tmp_path, [tenant("acme", limits={"rpm": 100})], replicas=1) as made:
         status, said = await disable(made, "acme", token="wrong")

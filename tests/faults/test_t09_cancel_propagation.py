@@ -14,7 +14,7 @@ from tests.kit.processes import until, until_async
 from tests.kit.script_engine import HANG, Seen, Step
 from tests.kit.stage import EVERY_PLACE, PATHS, Stage, quantile, stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial]
+pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 STREAMED = ("chat", "completions", "messages", "responses")
 CASES = [(route, False) for route in PATHS] + [(route, True) for route in STREAMED]

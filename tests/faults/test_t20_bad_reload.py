@@ -102,7 +102,6 @@ async def ask(made: Stage, text: str) -> int:
     return (await exchange(made.gateway.port, message)).status
 
 
-@pytest.mark.serial
 @pytest.mark.timeout(90)
 async def test_row_43_broken_files_under_load_lose_no_request_and_change_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, engines=2, tenants=[tenant("acme")], isolation=SALT) as made, made.holding():

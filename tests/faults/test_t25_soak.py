@@ -25,7 +25,7 @@ from tests.kit.sizes import patience, sized
 from tests.kit.sockets import rss_bytes
 from tests.kit.stage import PATHS, gathered, paced
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(patience(120, 8000))]
+pytestmark = pytest.mark.timeout(patience(120, 8000))
 
 SOAK_S = sized(9, 7200)
 RATE_PER_S = 60

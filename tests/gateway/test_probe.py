@@ -220,7 +220,6 @@ async def test_a_flapping_engine_changes_with_every_third_failure_only(engine: E
     assert running.directory.standing("e").probes_failed >= 9
 
 
-@pytest.mark.serial
 async def test_a_hanging_engine_does_not_delay_the_probes_of_others(engine: Engine) -> None:
     hanging = Engine(HANG)
     await hanging.start()
@@ -297,7 +296,6 @@ def test_only_what_an_engine_is_known_to_take_is_sent_to_it() -> None:
     assert ENGINES["trtllm"].metrics_path != "/metrics"  # reading that one drains its statistics
 
 
-@pytest.mark.serial
 async def test_close_at_the_very_moment_probes_time_out_ends_them_all(engine: Engine) -> None:
     engine.answer = HANG
     timeout_s = 0.1

@@ -10,7 +10,7 @@ import pytest
 from loadgen.live.processes import is_free
 from tests.kit.processes import Child, python, until
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(150)]
+pytestmark = pytest.mark.timeout(150)
 
 # Times are for an idle machine: here they may be far apart, and the limits that make a live run valid be broken.
 BUSY = tuple(word for rule in ("V1", "V2", "V3", "V4", "V9") for word in ("--allow", rule))

@@ -73,7 +73,6 @@ def check_arithmetic(group: dict[str, object]) -> None:
     assert offered == ok + rejected + failed  # type: ignore[operator]
 
 
-@pytest.mark.serial
 async def test_a_demo_reports_what_it_did_and_keeps_its_files(tmp_path: Path) -> None:
     async with demo(tmp_path, "--seconds", "6", "--no-compare", "--json", "demo.json", "--out", "kept") as running:
         assert await running.wait(ENDS_S) == 0, running.text()
@@ -114,7 +113,6 @@ def check_page(page: str, totals: dict[str, object]) -> None:
     assert "round robin" not in page
 
 
-@pytest.mark.serial
 async def test_both_arms_get_the_same_load_and_stand_side_by_side(tmp_path: Path) -> None:
     # Seed 40 happens to ask for short answers: the test is about what comes out, not about waiting for it.
     options = ("--seconds", "3", "--rate", "5", "--seed", "40", "--json", "demo.json", "--out", "kept")

@@ -33,6 +33,8 @@ class Fleet:
         body = {"prompt": list(range(tokens)), "max_tokens": 30, **more}
         message = wire.request("/v1/completions", {"model": "m", **body}, extra=[bearer(tenant)])
         waiting = self.idle.setdefault(replica, [])
+        while waiting and waiting[-1].left():  # not asked for a while, and closed for it
+            waiting.pop().close()
         connection = waiting.pop() if waiting else await connect(self.replicas[replica].port)
         try:
             await connection.send(message)

@@ -45,6 +45,16 @@ class Connection:
         port: int = self.sock.getsockname()[1]
         return port
 
+    def left(self) -> bool:
+        """Whether the peer has closed it, or said something, since its last answer."""
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        return True
+
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
 

@@ -56,6 +56,21 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_ns(pid: int) -> int:
+    """CPU time of its main thread, to the nanosecond."""
+    return _schedule(pid)[0]
+
+
+def without_core_s(pid: int) -> float:
+    """How long its main thread was ready to run and had no core: what other work on the machine has cost it."""
+    return _schedule(pid)[1] / 1e9
+
+
+def _schedule(pid: int) -> list[int]:
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
 def _descriptors(pid: int) -> list[str]:
     made = []
     for name in os.listdir(f"/proc/{pid}/fd"):
@@ -77,6 +92,14 @@ def _table(pid: int) -> dict[str, tuple[int, int, str]]:
                 parts = line.split()
                 made[parts[9]] = (_port(parts[1]), _port(parts[2]), parts[3])
     return made
+
+
+def connected(pid: int, port: int) -> bool:
+    """Whether this process has a connection to that port of somebody else's."""
+    own = set(_descriptors(pid))
+    return any(
+        inode in own and remote == port and state == ESTABLISHED for inode, (_, remote, state) in _table(pid).items()
+    )
 
 
 def _port(address: str) -> int:

@@ -172,18 +172,18 @@ async def test_a_connection_that_takes_too_long_is_an_error_of_its_own() -> None
 async def test_an_answer_that_does_not_end_is_a_timeout_with_what_had_come() -> None:
     async with ScriptEngine(always(*wire.stream(wire.events("chat", WORDS))[:3], HANG)) as engine:
         (got,) = await sent([engine.url], planned(0), timeout_s=1.0)
-        await until(lambda: bool(engine.aborted()), 2, "the server did not see its client leave")
+        await until(lambda: bool(engine.aborted()), 5, "the server did not see its client leave")
     assert (got.outcome, got.status, got.token_events) == (Outcome.TIMEOUT, 200, 1)
-    assert 1.0 <= got.end_s < 2.0
+    assert 1.0 <= got.end_s < 5.0
 
 
 async def test_a_client_leaves_when_planned_the_server_sees_it_and_it_is_no_timeout() -> None:
     async with ScriptEngine(always(wire.stream_head(), HANG)) as engine:
-        leaves, stays = planned(0, cancel_after_s=0.4), planned(1, cancel_after_s=90.0)
-        first, second = await sent([engine.url], leaves, stays, timeout_s=0.8)
-        await until(lambda: len(engine.aborted()) == 2, 2, "the server did not see its client leave")
+        leaves, stays = planned(0, cancel_after_s=0.2), planned(1, cancel_after_s=90.0)
+        first, second = await sent([engine.url], leaves, stays, timeout_s=1.5)
+        await until(lambda: len(engine.aborted()) == 2, 5, "the server did not see its client leave")
     assert (first.outcome, second.outcome) == (Outcome.CANCELLED, Outcome.TIMEOUT)
-    assert 0.4 <= first.end_s < 0.8
+    assert 0.2 <= first.end_s < 1.5
 
 
 async def test_who_would_leave_later_than_the_answer_ends_gets_it() -> None:
@@ -197,7 +197,7 @@ async def test_stamps_are_of_the_read_whenever_it_is_looked_at(monkeypatch: pyte
 
     def slow(self: Exchange) -> None:
         order.append(time.monotonic())
-        time.sleep(0.3)
+        time.sleep(0.8)
         look(self)
 
     head, role, *rest = wire.stream(wire.events("chat", WORDS))
@@ -206,8 +206,8 @@ async def test_stamps_are_of_the_read_whenever_it_is_looked_at(monkeypatch: pyte
         monkeypatch.setattr(Exchange, "look", slow)
         (late,) = await sent([engine.url], planned(0))
     assert len(order) == 1  # at the end, not in a read
-    assert late.end_s - plain.end_s < 0.2 and late.reads[2] < late.end_s
-    assert max(late.gaps_ms()) < 250
+    assert late.end_s - plain.end_s < 0.7 and late.reads[2] < late.end_s
+    assert max(late.gaps_ms()) < 750
 
 
 async def test_a_role_that_comes_early_is_no_first_token_and_no_pause() -> None:
@@ -288,8 +288,8 @@ async def test_retries_are_off_and_when_on_each_try_is_kept_and_latency_counts_f
         (once,) = await sent([engine.url], planned(0), retries=2)
     assert (once.outcome, once.tries, len(once.earlier)) == (Outcome.OK, 2, 1)
     assert (once.earlier[0].outcome, once.earlier[0].status) == (Outcome.REJECTED_CAPACITY, 503)
-    assert once.earlier[0].end_s < 0.5 <= once.reads[0]
-    assert once.ttft_ms is not None and once.ttft_ms >= 500 and once.sent_s < 0.4
+    assert once.sent_s < once.earlier[0].end_s <= once.reads[0] - 0.5
+    assert once.ttft_ms is not None and once.ttft_ms >= 500
 
 
 @pytest.mark.parametrize(("honour", "told_s", "least_s", "most_s"), [(True, 1, 1.0, 10), (False, 30, 0.5, 10)])
@@ -306,7 +306,7 @@ async def test_retry_after_is_honoured_only_when_asked(
 
 async def test_a_retry_that_would_come_after_the_timeout_is_not_made() -> None:
     async with ScriptEngine(always(wire.json_answer({}, status=503))) as engine:
-        (got,) = await sent([engine.url], planned(0), retries=9, timeout_s=0.8)
+        (got,) = await sent([engine.url], planned(0), retries=9, timeout_s=1.4)
     assert (got.outcome, got.tries) == (Outcome.REJECTED_CAPACITY, 2)
 
 
