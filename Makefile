@@ -35,13 +35,13 @@ fmt: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .
 
 test: $(READY) ## All tests: side by side first, then alone those that measure time.
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not serial and not nightly and not engine"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not serial and not nightly and not engine"
 	$(BIN)/python -m pytest -m "serial and not nightly and not engine"
 
 nightly: $(READY) ## The tests at their full size; hours.
 	@status=0; \
 	NIGHTLY=1 $(BIN)/python -m pytest -m "nightly and not engine" || status=1; \
-	NIGHTLY=1 $(BIN)/python -m pytest -m "not nightly and not engine" tests/faults || status=1; \
+	NIGHTLY=1 $(BIN)/python -m pytest -m "not nightly and not engine" tests/faults tests/gateway/test_store.py || status=1; \
 	exit $$status
 
 bench: $(READY) ## What a decision, a body and an event cost.

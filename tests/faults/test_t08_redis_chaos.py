@@ -16,7 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.kit.fault_proxy import FaultProxy
-from tests.kit.fleet import SALT, Fleet, fleet
+from tests.kit.fleet import QUICK, SALT, Fleet, fleet
 from tests.kit.gateway import Gateway, config
 from tests.kit.processes import until_async
 from tests.kit.redis import RedisServer, needs_redis
@@ -173,8 +173,8 @@ async def test_whatever_becomes_of_redis_nobody_notices_much(tmp_path: Path, tro
         follower = Redis.from_url(other.url)
         await follower.execute_command("REPLICAOF", "127.0.0.1", str(main.port))
         await follower.aclose()
-        url = {"url": f"redis://127.0.0.1:{proxy.port}/0"}
-        async with fleet(folders[2], tenants, redis=url) as pair, beside(pair, folders[3], tenants) as made:
+        reached = {"url": f"redis://127.0.0.1:{proxy.port}/0", **QUICK}
+        async with fleet(folders[2], tenants, redis=reached) as pair, beside(pair, folders[3], tenants) as made:
             await both_know(made)
             usual = await load(made, max(10, SECONDS // 2))
             rss = sum(rss_bytes(each.pid) for each in pair.replicas)

@@ -188,7 +188,7 @@ async def recovered(soak: Soak) -> None:
         for toxics in (proxy.up, proxy.down):
             toxics.clear()
         proxy.reset_all()
-    await soak.gateway.wait_up(len(soak.engines), 5)
+    await soak.gateway.wait_up(len(soak.engines), 20)
 
     async def served() -> bool:
         before = soak.ended["good"]
@@ -196,4 +196,4 @@ async def recovered(soak: Soak) -> None:
             await soak.one(10**6 + at)
         return soak.ended["good"] > before
 
-    await until_async(served, 5, "nothing is served after the faults")
+    await until_async(served, 20, "nothing is served after the faults")

@@ -19,6 +19,7 @@ from tests.loadgen import journals
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not (shutil.which("cc") and HEADER.exists()), reason="needs a C compiler and Python's headers"),
 ]

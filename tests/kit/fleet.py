@@ -16,6 +16,8 @@ from tests.kit.redis import RedisServer
 from tests.kit.script_engine import ScriptEngine
 from tests.kit.tenants import bearer
 
+PATIENT = {"timeout_s": 1.0, "connect_timeout_s": 1.0}  # a machine that is busy for a moment is no outage
+QUICK = {"timeout_s": 0.05, "connect_timeout_s": 0.1}  # as when nothing is said of it
 SALT = {"salt_secret": "0123456789abcdef0123456789abcdef"}
 
 
@@ -93,7 +95,7 @@ async def fleet(
         server = await stack.enter_async_context(RedisServer(directory))
         engine = await stack.enter_async_context(ScriptEngine())
         fixed = {
-            "redis": {"url": server.url, "expected_replicas": replicas, **(redis or {})},
+            "redis": {"url": server.url, "expected_replicas": replicas, **PATIENT, **(redis or {})},
             "isolation": SALT,
             "timeouts": {"scale": 1},
         }

@@ -74,7 +74,7 @@ def config(
         ],
         "upstream": {"probe_s": 30, "scrape_s": 30},
         "admission": {"drain_lag_s": 0},
-        "timeouts": {"scale": 0.1},
+        "timeouts": {"scale": 0.1, "connect_s": 5},  # a tenth of the usual second is too short for a busy machine
     }
     return merged(made, changes)
 

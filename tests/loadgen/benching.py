@@ -1,4 +1,4 @@
-"""`forebay bench` as a process, and a scenario that is over in three seconds."""
+"""`forebay bench` as a process, and a scenario that is over in a second and a half."""
 
 import asyncio
 import json
@@ -19,16 +19,16 @@ TINY = """
 version: 1
 name: tiny
 seed: 7
-warmup: 300ms
-duration: 2500ms
-tail: 200ms
+warmup: 150ms
+duration: 1250ms
+tail: 100ms
 slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
 prefixes: {sys: {count: 2, tokens: 64}}
 tenants:
   - name: chat
     priority: interactive
     key_env: KEY_CHAT
-    arrivals: {kind: poisson, rate: 44}
+    arrivals: {kind: poisson, rate: 88}
     input: {kind: uniform, min: 20, max: 200}
     output: {kind: uniform, min: 5, max: 20}
     max_tokens: {kind: fixed, value: 64}
@@ -36,13 +36,13 @@ tenants:
   - name: jobs
     priority: batch
     key_env: KEY_JOBS
-    arrivals: {kind: constant, rate: 6}
+    arrivals: {kind: constant, rate: 12}
     input: {kind: fixed, value: 100}
     output: {kind: fixed, value: 10}
     max_tokens: {kind: fixed, value: 64}
 """
 
-REQUESTS = 3 * (44 + 6)
+REQUESTS = 3 * (88 + 12) // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 async def test_a_run_leaves_its_files_and_a_report(engine: Engine, tmp_path: Path) -> None:
-    done = await bench(tmp_path, "--url", engine.url, "--json", "--scrape", engine.url, "--probe", "5", "--prime")
+    done = await bench(tmp_path, "--url", engine.url, "--json", "--scrape", engine.url, "--probe", "10", "--prime")
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report == done.report and report["schema"] == "forebay.report/1"
@@ -139,7 +139,7 @@ async def test_a_goal_that_is_missed_is_told_by_the_exit_code(engine: Engine, tm
     ("scenario", "arguments", "words"),
     [
         (TINY + "tennants: []\n", (), "tiny.yaml:26:1: tennants"),
-        (TINY.replace("rate: 44", "rate: -1"), (), "tiny.yaml:14:37: tenants[0].arrivals.rate"),
+        (TINY.replace("rate: 88", "rate: -1"), (), "tiny.yaml:14:37: tenants[0].arrivals.rate"),
         (TINY.replace("tenants:", "tenants: ["), (), "tiny.yaml:"),
         (TINY, ("--set", "tenants.nobody.weight=2"), "there is no nobody"),
         (TINY, ("--set", "fleet.engines.e.count=2"), "there is no engines"),
@@ -164,7 +164,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_sent(
 
 
 async def test_a_run_that_says_too_little_is_invalid_unless_that_is_allowed(engine: Engine, tmp_path: Path) -> None:
-    short = ("--url", engine.url, "--set", "duration=1s")
+    short = ("--url", engine.url, "--set", "duration=500ms")
     done = await bench(tmp_path, *short)
     assert done.code == 3, done.err
     assert "INVALID" in done.out and done.rule("V8")["state"] == "breach"

@@ -32,7 +32,7 @@ async def test_through_a_gateway_each_tenant_has_its_key_and_both_sides_count_th
             admin = f"http://127.0.0.1:{gateway.admin_port}"
             options = ("--url", gateway.url, "--model", "m", "--scrape", admin, "--scrape", engine.url)
             done = await bench(tmp_path, *options, "--set",
-                "duration=3s",
+                "duration=1800ms",
                 "--set", "tenants.chat.cancel={p: 0.1, after: {kind: fixed, value: 0.02}}",
                                env=keys)  # fmt: skip
             written = done.everything() + gateway.output()

@@ -261,10 +261,13 @@ async def test_without_a_terminal_there_are_plain_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadgen.live.progress._PLAIN_S", 0.01)
-    async with shown(Console(stderr=True), View("gateway", At(12.0), tally(), (5.0, 60.0))):
-        await asyncio.sleep(0.05)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) >= 2 and all(line.startswith("gateway: 12 of 60 s") for line in lines)
+    text = ""
+    async with shown(Console(stderr=True), View("gateway", At(12.0), tally(), (5.0, 60.0))), asyncio.timeout(20):
+        while text.count("\n") < 2:
+            await asyncio.sleep(0.01)
+            text += capsys.readouterr().err
+    lines = text.splitlines()
+    assert all(line.startswith("gateway: 12 of 60 s") for line in lines)
     assert not any("\x1b" in line for line in lines)
 
 

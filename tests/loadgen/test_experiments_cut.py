@@ -8,11 +8,15 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+
 from loadgen.experiments import tasks
 from loadgen.experiments.arms import B1, B2, B9, FCFS, OURS, STD, promised
 from loadgen.experiments.figures import figure
 from loadgen.experiments.tasks import Plain, Task
 from loadgen.experiments.terms import Load, Setup
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 SEEDS = (7, 8)
 MIXED = Load(scenario="mixed-lengths", seconds=60.0, changes=STD)

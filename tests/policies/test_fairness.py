@@ -125,8 +125,8 @@ def test_row_28_the_first_request_of_one_who_was_away_goes_next() -> None:
 
 def test_row_29_long_prompts_do_not_count_as_one() -> None:
     shop = Shop(given(a=1.0, b=1.0))
-    backlog(shop, "a", 60, 100_000)
-    backlog(shop, "b", 12_000, 500)
+    backlog(shop, "a", 36, 100_000)
+    backlog(shop, "b", 7_000, 500)
     shop.served.clear()
     while shop.now < 60.0:
         shop.step()
