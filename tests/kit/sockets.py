@@ -61,12 +61,12 @@ def cpu_ns(pid: int) -> int:
     return _schedule(pid)[0]
 
 
-def without_core_s(pid: int) -> float:
-    """How long its main thread was ready to run and had no core: what other work on the machine has cost it."""
+def without_core_s(pid: int | str = "thread-self") -> float:
+    """How long its main thread, or this one, was ready to run and had no core: what other work on the machine has cost it."""
     return _schedule(pid)[1] / 1e9
 
 
-def _schedule(pid: int) -> list[int]:
+def _schedule(pid: int | str) -> list[int]:
     with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return [int(word) for word in file.read().split()]
 
