@@ -336,7 +336,7 @@ async def test_no_worker_starts_under_what_only_a_restart_of_all_could_take_over
     async with workers(tmp_path) as stage:
         gateway = stage.gateway
         port = gateway.settings["listen"]["port"]
-        gateway.settings["listen"]["port"] = port + 1
+        gateway.settings["listen"]["port"] = port + 2  # the next one is that of admin
         gateway.write()
         os.kill((await pids(gateway))[0], signal.SIGKILL)
 
