@@ -43,7 +43,7 @@ tenants:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of one request: when it was sent, when its first and last token came (s), and the tool's own name for its TPOT."""
+    """When a request was sent, and when its first and last token came, in s of the tool's clock."""
 
     sent: float
     first: float
