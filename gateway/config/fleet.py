@@ -109,9 +109,13 @@ class Endpoint(Section):
     pools: Annotated[tuple[Name, ...], BeforeValidator(not_empty)] = Field(
         description="The pools it belongs to.", json_schema_extra={"minItems": 1}
     )
-    max_seqs: Annotated[int, Whole(1, 4096)] = Field(64, description="Sequences Forebay keeps outstanding on it.")
+    max_seqs: Annotated[int, Whole(1, 4096)] = Field(
+        256, description="Sequences Forebay keeps outstanding on it: vLLM's `--max-num-seqs`, or less."
+    )
     max_prefill_tokens: Annotated[int, Whole(512, 1_000_000)] = Field(
-        8192, description="Prompt tokens Forebay keeps outstanding on it that have no first token yet."
+        8192,
+        description="Prompt tokens Forebay keeps outstanding on it that have no first token yet: vLLM's"
+        " `--max-num-batched-tokens`.",
     )
     long_lanes: Annotated[int, Whole(0, 2)] = Field(
         1, description="Long prompts without a first token that it may hold. 0: it takes none."
