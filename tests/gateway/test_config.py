@@ -198,7 +198,7 @@ def test_defaults_are_those_of_the_design() -> None:
     endpoint, model = config.endpoints[0], config.models["m"]
     assert (endpoint.engine, endpoint.max_seqs, endpoint.max_prefill_tokens, endpoint.api_key) == (
         "vllm",
-        64,
+        256,
         8192,
         None,
     )
