@@ -24,6 +24,7 @@ from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt
 from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
 from policies.state.parked import Parked
+from policies.state.tariffs import Tariff
 from policies.state.tickets import Ticket
 from policies.state.views import AccountView, MeterView, SlotView
 from policies.types import RATES, Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
@@ -79,7 +80,7 @@ class Metering:
     def finished(self, ticket: Ticket, attempt: Attempt, event: Finished, now: float) -> None:
         """It has ended after it was answered, well or not: table 3.3."""
         claim = ticket.claim
-        if claim is None or not claim.open:
+        if claim is None or not claim.holds:
             return
         prompt, output = event.prompt_tokens, event.output_tokens
         if event.outcome is Outcome.REFUSED:
@@ -126,7 +127,9 @@ class Metering:
     def _forget_terms(self, whose: Container[str]) -> None:
         """What was made of the limits of these tenants is made anew when it is asked for."""
         for key in [key for key in self._terms if key[0] in whose]:
-            del self._terms[key]
+            terms = self._terms.pop(key)
+            if terms is not None and terms.tariff is not None:
+                terms.tariff.end()
         for scope in [scope for scope in self._slots if scope[1] in whose]:
             del self._slots[scope]
             self.leasing.slots.drop(scope)
@@ -206,6 +209,7 @@ class Metering:
         terms.reserve, terms.shadow = owner.reserve, owner.mode == "shadow"
         terms.queue_timeout_s = owner.queue_timeout_s
         terms.without_store = self.leasing.policy(settings, tenant) if charges else ""
+        terms.tariff = Tariff(charges, self._wall) if charges and not terms.without_store else None
         terms.context_tokens = served.context_tokens
         terms.density = self._densities.setdefault((tenant, model), terms.density)
         terms.lane = key if any(each.scope == "key" for each in slots) else ""
@@ -313,8 +317,8 @@ class Metering:
             claim = ticket.claim
             if claim is None:
                 continue
-            for charge, amount, _ in claim.open:
-                held[id(charge.meter)] += amount
+            for meter, amount in claim.holdings():
+                held[id(meter)] += amount
             for slots in claim.terms.slots if ticket.attempt is not None else ():
                 taken[id(slots)] += 1
             waiting[id(claim.terms.account)] += ticket.line is not None

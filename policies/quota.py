@@ -4,15 +4,16 @@ What is held is an estimate: of the prompt by its bytes, of the answer by what t
 ended, the difference to what it really took is given back, or owed. A refused request changes no meter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
 
 from policies.decisions import Reason, Shortage
 from policies.state.blocks import Block
 from policies.state.claims import Charge, Claim, Terms
-from policies.state.meters import MICRO, NO_ROOM, Meter
+from policies.state.meters import MICRO, MINUTE_S, Meter
 from policies.types import InferenceRequest, Message
 
+UNIT = MICRO * MINUTE_S  # as `end` counts
 MESSAGE_TOKENS = 4  # of role and marks around each message
 MEDIA_BYTES = 4096  # of `text_bytes` that stand for a part, which counts by itself here
 
@@ -51,20 +52,50 @@ class Standing(Message):
 
 
 def standing(terms: Terms, now: float, *, apart: bool) -> Standing:
-    """What a client of these terms is told with every answer. Which limit is the tightest is judged as of the last look.
+    """What a client of these terms is told with every answer. Which limit of several replicas is the tightest is judged as
+    of the last look.
 
     `apart`: of each metric one level; else one of requests, and of all that counts tokens the tightest.
     """
     levels: dict[str, Level] = {}
+    now_us = int(now * MICRO)
     for meters in terms.by_metric if apart else terms.by_kind:
-        meter = meters[0] if len(meters) == 1 else min(meters, key=_share_left)
-        meter.look(now)
-        capacity = meter.capacity
-        left = max(0, capacity - meter.used + meter.apart) // MICRO
-        levels[meter.rule.metric] = Level(scope=meter.name, limit=capacity // MICRO, left=left, reset_s=meter.empty_s())
+        if terms.tariff is None:
+            meter = meters[0] if len(meters) == 1 else min(meters, key=_share_left)
+            meter.look(now)
+            capacity = meter.capacity
+            left = max(0, capacity - meter.used + meter.apart) // MICRO
+            levels[meter.rule.metric] = Level(
+                scope=meter.name, limit=capacity // MICRO, left=left, reset_s=meter.empty_s()
+            )
+        else:
+            meter = meters[0] if len(meters) == 1 else _tightest(meters, now_us)
+            levels[meter.rule.metric] = _level(meter, now_us)
     if not terms.budgets:
         return Standing(levels=levels)
+    if terms.tariff is not None:
+        return Standing(levels=levels, budgets=terms.tariff.soft(now))
     return Standing(levels=levels, budgets=tuple(each.rule.metric for each in terms.budgets if _is_soft(each, now)))
+
+
+def _tightest(meters: Sequence[Meter], now_us: int) -> Meter:
+    """That of which the largest part is used."""
+    tightest, most = meters[0], 0.0
+    for meter in meters:
+        part = (meter.end - now_us * meter.rate) / meter.full
+        if part > most:
+            tightest, most = meter, part
+    return tightest
+
+
+def _level(meter: Meter, now_us: int) -> Level:
+    over = max(0, meter.end - now_us * meter.rate)
+    return Level(
+        scope=meter.name,
+        limit=meter.full // UNIT,
+        left=max(0, meter.full - over) // UNIT,
+        reset_s=-(-over // meter.rate) / MICRO,
+    )
 
 
 def _share_left(meter: Meter) -> float:
@@ -84,22 +115,10 @@ def reserve(terms: Terms, request: InferenceRequest, now: float, due_s: float = 
     if terms.counts_tokens:
         claim.input_tokens = input_tokens(terms, request)
         claim.output_tokens = output_tokens(terms, request, claim.input_tokens)
-    if terms.without_store:
+    tariff = terms.tariff
+    if tariff is None or not tariff.take(claim.input_tokens, claim.output_tokens, now):
         return _with_care(claim, now, due_s)
-    prompt, answer, clamps = claim.input_tokens, claim.output_tokens, terms.reserve.oversize == "clamp"
-    taken = claim.open
-    for charge in terms.charges:
-        need = charge.flat or charge.per_input * prompt + charge.per_output * answer
-        meter = charge.meter
-        if clamps and need > meter.capacity:
-            need = meter.capacity
-        period = meter.take(need, now)
-        if period == NO_ROOM:
-            for before, amount, _ in taken:
-                before.meter.put_back(amount)
-            claim.open = []
-            return _with_care(claim, now, due_s)
-        taken.append((charge, need, period))
+    claim.tariff, claim.periods = tariff, tariff.periods
     return claim
 
 

@@ -67,6 +67,7 @@ for index, key in ipairs(KEYS) do
   local granted, wait, written = ZERO, -1, ZERO
   if not late then
     used = most(ZERO, sub(used, back))
+    if not less(ZERO, used) then carry = 0 end
     used = add(used, owed)
     local bound = {capacity[1] * 2, 0}
     if per_minute > 0 and less(bound, used) then

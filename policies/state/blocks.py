@@ -124,7 +124,7 @@ class Block(Meter):
     def take_grant(self, granted: int, reported: int, used: int) -> None:
         """The store has set `granted` more aside and knows of `reported` that was owed: `used` of the limit are now."""
         self.owed = max(0, self.owed - reported)
-        self.mirror.used = used + self.owed
+        self.mirror.put(used + self.owed)
         self.room = min(self.capacity, self.room + granted)
         self.alone = False
         self._weigh()
@@ -154,7 +154,7 @@ class Block(Meter):
     def _give(self, amount: int) -> None:
         known = min(amount, self.owed)
         self.owed -= known
-        self.mirror.used = max(0, self.mirror.used - (known * self.replicas if self.alone else known))
+        self.mirror.put(max(0, self.mirror.used - (known * self.replicas if self.alone else known)))
         self.room = min(self.capacity, self.room + amount - known)
         self._weigh()
 

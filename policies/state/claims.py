@@ -7,13 +7,14 @@ noted at the slots, so that just there somebody looks again when one comes free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from policies.decisions import Reason, Reject
 from policies.state.drain import DRAIN_WINDOW_S, Drain
 from policies.state.meters import Meter
+from policies.state.tariffs import Tariff
 from policies.types import Reserve, record
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ FIRST_BYTES_PER_TOKEN = 3.0
 CAUTION = 0.9  # of the mean
 HALF_LIFE = 500  # requests
 LEAST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 1.0, 8.0
+NO_PERIODS: Final[Mapping[Meter, int]] = {}
 _NEW = log(2) / HALF_LIFE  # weight of the newest
 
 
@@ -117,7 +119,8 @@ class Terms:
     `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
     `by_metric`: the meters of rates, one group a metric; `by_kind`: of requests, and of all that counts tokens;
     `budgets`: the other meters.
-    `without_store`: what holds when the store of several replicas cannot be asked; empty: there is none.
+    `without_store`: what holds when the store of several replicas cannot be asked; empty: there is none. Then there is a
+    `tariff`.
     """
 
     __slots__ = (
@@ -135,6 +138,7 @@ class Terms:
         "reserve",
         "shadow",
         "slots",
+        "tariff",
         "without_store",
     )
 
@@ -158,15 +162,19 @@ class Terms:
         self.density = Density()
         self.lane = ""
         self.without_store = ""
+        self.tariff: Tariff | None = None
 
 
 class Claim:
-    """What one request holds. `input_tokens` and `output_tokens` is what was reserved for."""
+    """What one request holds. `input_tokens` and `output_tokens` is what was reserved for: of all meters of a `tariff`, in
+    these `periods`; or of the meters that are `open`."""
 
-    __slots__ = ("_holds", "input_tokens", "open", "output_tokens", "terms", "waited")
+    __slots__ = ("_holds", "input_tokens", "open", "output_tokens", "periods", "tariff", "terms", "waited")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        self.tariff: Tariff | None = None
+        self.periods = NO_PERIODS
         self.open: list[tuple[Charge, int, int]] = []  # amount and period of each reservation
         self.input_tokens = 0
         self.output_tokens = 0
@@ -175,14 +183,33 @@ class Claim:
 
     # ---- reservations
 
+    @property
+    def holds(self) -> bool:
+        """Whether anything is held."""
+        return self.tariff is not None or bool(self.open)
+
+    def holdings(self) -> Iterator[tuple[Meter, int]]:
+        """What is held of each meter."""
+        if self.tariff is not None:
+            yield from self.tariff.holdings(self.input_tokens, self.output_tokens)
+        for charge, amount, _ in self.open:
+            yield charge.meter, amount
+
     def refund(self, now: float) -> None:
         """It has cost nothing, and counts as no request."""
+        tariff, self.tariff = self.tariff, None
+        if tariff is not None:
+            tariff.refund((self.input_tokens, self.output_tokens), self.periods, now)
         for charge, amount, period in self.open:
             charge.meter.settle(amount, 0, period, now)
         self.open = []
 
     def charge(self, tokens: tuple[int, int, int], now: float) -> None:
         """It has cost so many input tokens that were not cached, cached ones, and output tokens."""
+        tariff, self.tariff = self.tariff, None
+        if tariff is not None:
+            tariff.charge((self.input_tokens, self.output_tokens), tokens, self.periods, now)
+            return
         uncached, cached, output = tokens
         for charge, amount, period in self.open:
             if charge.flat:  # it was one request, and is

@@ -250,9 +250,8 @@ def _sequence(random: Random, kind: str, pipe: Any, expected: list[Any], key: st
         meter.bound(Budget(id="b", amount=random.choice([5, 10**6, 10**15])))
     for _ in range(8):
         now_us += random.choice([0, 1, 999, 150_000, 60_000_001, random.randrange(10**9)])
-        period = meter.look((now_us + 0.5) / MICRO)
-        if kind == "rate" and isinstance(meter, Bucket):
-            meter._seen_us = now_us  # seconds as a double are not exact to the microsecond so far from 1970
+        now_s = (now_us + 0.5) / MICRO  # as a double not exact to the microsecond so far from 1970
+        period = meter.look(now_s)
         step = random.random()
         amount = random.randrange(1, max(2, meter.capacity // random.choice([1, 2, 5, 1000])))
         need = back = owed = 0
@@ -264,8 +263,9 @@ def _sequence(random: Random, kind: str, pipe: Any, expected: list[Any], key: st
             owed = amount
         fits = meter.used + need <= meter.capacity
         if need and fits:
-            meter.used += need
-        meter.used -= back
+            meter.reserve(need)
+        if back:
+            meter.settle(back, 0, period, now_s)
         if owed:
             meter.owe(owed)
         pairs = [part for each in (back, owed, 0, need, need, 0) for part in divmod(each, MICRO)]
