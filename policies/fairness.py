@@ -13,6 +13,8 @@ much is kept for a minute.
   taken, while others may go) does not hold it up, and keeps one quantum.
 - A long prompt takes no lane of its own out of turn: what an engine computes of it, it does not compute of the short
   ones of a tenant that is in an earlier round.
+- A long prompt that finds no lane holds nobody up, until others have got rounds ahead: then it may go where no long one is, lane or
+  not, and their short ones wait for it.
 - What other replicas have served it counts as if it was served here (policies/sharing.py).
 """
 
@@ -30,6 +32,7 @@ from policies.types import Fairness
 AWAY_S: Final = 1.0
 LEAST: Final = 1e-9  # of a round: one that is new is served first at least once
 DEBT_KEPT_S: Final = 60.0
+LEAD_ROUNDS: Final = 4  # by which short prompts may be ahead of a long one that waits for a lane
 DEBT_ROUNDS: Final = 16.0  # a request that cost more than was thought takes so many rounds at most
 
 
@@ -124,6 +127,20 @@ def is_out_of_turn(long: Ticket) -> bool:
         if first is None and not standing[3] and not standing[4].passed_over:
             first = standing
     return False
+
+
+def is_owed(long: Ticket) -> bool:
+    """Whether short prompts of all other tenants are rounds ahead of this long one, which waits for a lane.
+
+    Ask as above. Those who came back go first and owe nothing.
+    """
+    line, mine, least = long.line, 0, inf
+    for is_old, round_, _, is_long, flow, _ in long.share.standings:
+        if line is not None and flow is line.lane.flow:
+            mine = round_
+        elif not is_long and not flow.passed_over:
+            least = min(least, round_ if is_old else 0)
+    return line is not None and mine + LEAD_ROUNDS < least < inf
 
 
 def charge(share: Share, tenant: str, attempt: Attempt, now: float) -> Flow | None:

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from policies import classes, lanes
+from policies import classes, lanes, saturation
 from policies.admission import OVERHEAD_S, is_dropped, left_queue
 from policies.decisions import Decision, Dispatch, Reason, Why
 from policies.events import Bounced, Finished, LoadObserved
-from policies.fairness import is_out_of_turn
+from policies.fairness import is_out_of_turn, is_owed
 from policies.ordering import expected_cost, heads_of, in_turn, served, settled
 from policies.pool import lent
 from policies.saturation import ahead_tokens, holds, kv_need, needs_lane, service_s, with_a_place, with_room
 from policies.scoring import best, bounded, cost
 from policies.state.books import Books, QueueKey
 from policies.state.endings import evict
-from policies.state.invariants import InvariantError
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
 from policies.state.sessions import Turn
@@ -139,7 +138,8 @@ class Placing:
         while pool.above_since and (dropped := next((each for each in turn if is_dropped(each, now)), None)):
             out.append(self.drop(dropped, Reason.EVICTED, now))
             turn = in_turn(pool, now)
-        loads = pool.up if pool.rescan else with_a_place([each for each in pool.freed.values() if pool in each.pools])
+        everywhere, owing = pool.rescan or pool.owing, False  # who was held up may fit anywhere
+        loads = pool.up if everywhere else with_a_place([each for each in pool.freed.values() if pool in each.pools])
         left = {False: loads, True: loads}
         prefixes = self.books.prefixes
         for ticket in turn:
@@ -156,6 +156,9 @@ class Placing:
                 ticket.pass_over(True)
                 continue
             room = self.room(ticket, loads, now)
+            if not room and loads and ticket.long and ticket.share.flows > 1 and is_owed(ticket):
+                pool.owing = owing = True
+                room, left[False] = saturation.beyond_lanes(loads, ticket), []
             if room:
                 return ticket, room
             # What the first in turn waits for is not given to one behind it: that may use only what the first may not.
@@ -165,6 +168,7 @@ class Placing:
             else:
                 left[ticket.long] = []
                 ticket.pass_over(False)
+        pool.owing = owing
         return None
 
     def room(self, ticket: Ticket, loads: Sequence[Load], now: float) -> list[Load]:
@@ -317,9 +321,9 @@ class Placing:
         for pool in self.books.pools.values():
             pool.look()
             heads = [head for head in heads_of(pool) if _may_run(head)]
-            for ticket in heads:
+            for ticket in heads if not any(head.long and is_owed(head) for head in heads) else ():
                 if not ticket.cached:  # a guess may be better now than when it was acted on
-                    _check_head(pool, ticket, [other for other in heads if ticket.may_follow(other)])
+                    saturation.check_head(pool, ticket, [other for other in heads if ticket.may_follow(other)])
 
     def stop_holding(self, ticket: Ticket) -> None:
         """It has waited long enough for one endpoint: any will do."""
@@ -331,14 +335,6 @@ class Placing:
 
 def _may_run(ticket: Ticket) -> bool:
     return (ticket.claim is None or ticket.claim.slot_free()) and not ticket.pool.holds_back(ticket.share)
-
-
-def _check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:
-    usable = [load for load in pool.up if ticket.may_use(load.name)]
-    for load in with_room(usable, ticket, pool.long_from):
-        wanted = [other for other in heads if other.may_use(load.name)]
-        if all(with_room([load], other, pool.long_from) for other in wanted):
-            raise InvariantError(f"{ticket.request.id} waits in {pool.name} although {load.name} has room")
 
 
 def _turn(place: Place) -> tuple[int, int, int]:

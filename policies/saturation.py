@@ -10,7 +10,9 @@ does not. KV cache: nine tenths of it. An idle endpoint takes anything of its la
 from collections.abc import Sequence
 from typing import Final
 
+from policies.state.invariants import InvariantError
 from policies.state.ledger import Load
+from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
 
 BESIDE_LONG: Final = 0.5  # of the bound, while a long prompt is computed there: it takes its share of every step
@@ -34,6 +36,12 @@ def with_room(loads: Sequence[Load], ticket: Ticket, long_from: int) -> list[Loa
         if free and (not load.sequences or not load.kv_bound or holds(load, ticket)):
             found.append(load)
     return found
+
+
+def beyond_lanes(loads: Sequence[Load], ticket: Ticket) -> list[Load]:
+    """Those that may take a long prompt without a lane: where no other one is, and long ones are not forbidden."""
+    may = [load for load in loads if load.endpoint.long_lanes and not load.longs and ticket.may_use(load.name)]
+    return with_room(may, ticket, 0)
 
 
 def needs_lane(ticket: Ticket, load: Load, long_from: int) -> bool:
@@ -96,3 +104,12 @@ def ahead_tokens(load: Load, short: bool) -> int:
 def service_s(load: Load, tokens: int) -> float:
     """Seconds from the dispatch of so many uncached tokens to the first token: a step that runs, and their own."""
     return (tokens + load.step_tokens) / load.speed
+
+
+def check_head(pool: PoolQueue, ticket: Ticket, heads: Sequence[Ticket]) -> None:
+    """Raise InvariantError when it waits for an endpoint that has room for it, and for none of these heads."""
+    usable = [load for load in pool.up if ticket.may_use(load.name)]
+    for load in with_room(usable, ticket, pool.long_from):
+        wanted = [other for other in heads if other.may_use(load.name)]
+        if all(with_room([load], other, pool.long_from) for other in wanted):
+            raise InvariantError(f"{ticket.request.id} waits in {pool.name} although {load.name} has room")

@@ -44,6 +44,7 @@ class PoolQueue:
         "model",
         "most_urgent",
         "name",
+        "owing",
         "partition",
         "passed",
         "pool",
@@ -99,6 +100,7 @@ class PoolQueue:
         # endpoint got room only that one needs to be looked at; all of them only when a head is new.
         self.freed: dict[str, Load] = {}
         self.rescan = False
+        self.owing = False  # a long prompt holds up short ones of others
 
     def stand_for(self, pool: Pool) -> None:
         """It is the queue of this pool now. A hard partition's is named after both."""

@@ -9,7 +9,7 @@ from policies.lanes import wanted
 from policies.state.lanework import LaneWork
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
-from policies.types import Affinity, Band, Endpoint, Limits, Pool, Tenant
+from policies.types import Affinity, Band, Endpoint, Fairness, Limits, Pool, Tenant
 from tests.policies.given import World, endpoint, settings
 
 AUTO = Pool(name="main", model="llama", long_prompt_tokens=4096)
@@ -170,6 +170,45 @@ def test_a_short_prompt_that_waits_for_a_slot_holds_up_no_long_one() -> None:
     assert made.first_token("b1", 1.0) == ["b2>x"]
     assert made.arrive("b3", 1.5, tokens=5000, tenant="b") == []
     assert made.finish("b2", 2.0) == ["b3>x"]
+
+
+def beside_longs(*, takes_long: bool = True, long_lanes: int = 1) -> World:
+    """`a` has a long prompt on every lane and one that waits; short ones of `b` wait behind two that are computed."""
+    quick = Fairness(quantum=2048)
+    two = endpoint("x"), endpoint("y", long_lanes=long_lanes)
+    made = World(*two, settings=settings(pools=(AUTO,), bands=PATIENT, fairness=quick))
+    made.core._books.loads["y"].let_take_long(takes_long)
+    for number in range(2 + takes_long):
+        made.arrive(f"l{number}", tokens=5000, tenant="a")
+    for number in range(20):
+        made.arrive(f"s{number}", tokens=2048, tenant="b")
+    return made
+
+
+def served_in_turn(made: World, first: str) -> list[str]:
+    """Who goes when what went last has its first token, one after the other."""
+    gone = [first]
+    while next_one := made.first_token(gone[-1].partition(">")[0], 1.0 + len(gone)):
+        gone += next_one
+    return gone[1:]
+
+
+def test_short_prompts_that_are_rounds_ahead_wait_for_a_long_one_that_finds_no_lane() -> None:
+    made = beside_longs()
+    assert served_in_turn(made, "s0") == ["s2>x", "s3>x", "s4>x"]
+    assert made.first_token("s1", 9.0) == []
+    assert made.first_token("l0", 10.0) == ["l2>x", "s5>y", "s6>x"]
+
+
+def test_it_goes_where_no_long_one_is_without_a_lane() -> None:
+    made = beside_longs(takes_long=False)
+    assert served_in_turn(made, "s0")[:4] == ["s2>y", "s3>y", "s4>y", "l1>y"]
+
+
+def test_but_nowhere_where_long_ones_are_forbidden() -> None:
+    made = beside_longs(takes_long=False, long_lanes=0)
+    assert served_in_turn(made, "s0") == ["s2>y", "s3>y", "s4>y"]
+    assert made.first_token("l0", 9.0)[0] == "l1>x"
 
 
 # ---- how many endpoints take long prompts
