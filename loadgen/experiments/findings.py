@@ -7,25 +7,30 @@ FINDINGS = {
     "E1": """Core and routers give the same tokens/s at every rate: all there is to gain is which requests are late. Up to the best router's own
 highest rate few are (under 1 % at half of it, about 2 % at 0.8), so the gain begins beyond it and ends where the engines' prefill is
 used up. On mixed-lengths and agent-tools every engine soon holds the shared heads, and hits do not depend on where a request goes;
-on long-chat they do, and there the core gains most.""",
-    "E2": """agents-trace: conversations of 20,000 to 60,000 tokens left the engine that has them for one with less to do, where all of them was
-computed anew (seen in the journal: a fifth of the turns moved, and lost 30,000 tokens each). Half of that was lanes: a turn with more than
-2,048 new tokens needed one. Where half of the prompt is cached it does not any more, which this table does not show yet: at 2.6 requests/s 84 % of
-the reusable tokens are found instead of 77 %, at 3.4 70 % instead of 57 % (sgl_cache_aware: 99 and 90 %). The rest is the score, which weighs
-the wait of the one request and not what others wait for its prefill: counted twice, uncached tokens find 91 % at 2.6 and 68 % at 3.4.
+on long-chat they do, and there the core gains most. What a single engine has counts four times since this table: the core's own search then came to
+9.1 requests/s on mixed-lengths and 3.1 on long-chat, five seeds each: 9.2 and 3.2 here, which is less than seeds differ by.""",
+    "E2": """agents-trace: in this table conversations of 20,000 to 60,000 tokens left the engine that has them for one with less to do, where all of them was
+computed anew: a fifth of the turns, 30,000 tokens each. Two changes since then, which it does not show yet: where half of a prompt is cached it
+needs no lane, and what a single engine has counts four times where others would wait for it again. With both (commit 5a0a9c3) the same search comes to
+3.72 requests/s instead of 3.00, 0.98 times sgl_cache_aware, which nearly always sends a conversation back to the engine that has it. At the highest
+rate of that, 55 users in 300 s, 40 of 613 prompts are still moved, 28 by the score and 12 by bounds on lanes, prefill and memory: 0.85 of the 5.2 million
+tokens computed. 2.1 million were new; the rest had been pushed out. 55 users with 33,000 tokens each are 1.8 million, and the four caches hold 2.1
+million: 1.25 times as many users would not fit, whoever routes.
 reasoning-trace has no prefixes; at 8.3 requests/s its answers of up to 11,000 tokens fill the engines' memory, and the core holds long prompts
 back, up to 45 s: 34 % of them in time instead of 72, of the short ones 95 instead of 91.""",
-    "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile, where one full step of an engine takes
-161 ms. The engines' long-prefill cap, on in every arm, does already what a lane does: a long prompt cannot own a step. And B8 counts
+    "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile (the core's wait 450 and 578), where one full step
+of an engine takes 161 ms. The engines' long-prefill cap, on in every arm, does already what a lane does: a long prompt cannot own a step. And B8 counts
 exactly what no router outside can see.""",
     "E4": """B8 counts exactly, and of four engines one is nearly always without a long prompt: its short ones wait 621 ms at the 99th percentile, not the
 seconds behind a router that counts requests. 2.5 times less would be 250 ms, and one full step takes 161 ms. At B8's highest rate seeds differ
 by more (0.42 x to 1.68 x) than the arms do.""",
     "E6": """Order acts on who waits in the gateway, and at this rate nobody waits for 4 s: nearly all that is late by one order is late by the other. The
 plan's own sketch had put order between -0.6 and +3 points.""",
-    "E8": """long-chat: no arm that knows better finds more than 76 %. The four caches, 534,000 tokens each, turn over in a few minutes, and the next
-turn of a conversation often comes later; an unlimited cache would still have it. agent-tools: its few shared heads are on every engine
-after a minute, so least requests finds 96 % of the ideal as well, and affinity has nothing left to save at the median.""",
+    "E8": """long-chat: 84 % is a point below the bound, and no other arm finds more than 73 %; before what a single engine has counted four times it was 75 %.
+The four caches, 534,000 tokens each, turn over in a few minutes, and the next turn of a conversation often comes later; an unlimited cache
+would still have it. What cannot be found is computed, so the median is 0.63 times that of least requests and not 0.60.
+agent-tools: its few shared heads are on every engine after a minute, so least requests finds 96 % of the ideal as well, and affinity has
+nothing left to save at the median.""",
     "E13a": """`admit all` is the same core: it sorts by class and by time left, so the urgent go first and only the rest waits. What refusals could save,
 order has saved: at 1.5 times the load they are never needed, at 2 times they are worth 4 %. Critical requests miss their 400 ms because
 nothing that runs is interrupted: they wait for the step under way and for what was sent before them (p50 234 ms, p99 707 ms).""",
