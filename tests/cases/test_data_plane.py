@@ -323,6 +323,7 @@ async def test_c008_one_failed_probe_ejects_nobody(tmp_path: Path) -> None:
 # until the probes have taken them out, a request may meet both dead engines.
 
 
+@pytest.mark.serial
 async def test_c014_one_request_kills_two_engines_at_most(tmp_path: Path) -> None:
     async with held(tmp_path, engines=5, timeouts={"scale": 1}, upstream={"probe_s": 0.5}) as made:
 
