@@ -161,14 +161,14 @@ async def measure(streams: int, seconds: int, directory: Path) -> dict[str, floa
     stage = Stage(chunks=seconds)
     engine = await loop.create_server(lambda: EngineSide(stage), "127.0.0.1", 0, backlog=4096)
     url = f"http://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
-    endpoint = {"max_seqs": min(4096, streams + 100), "max_prefill_tokens": 1_000_000}
+    endpoint = {"max_seqs": min(4096, 2 * streams), "max_prefill_tokens": 1_000_000}  # a class has nine tenths of it
     settings = config([url], endpoint=endpoint, timeouts={"scale": 1}, upstream={"probe_s": 1})
     async with Gateway(settings, directory, launch=Launch(core=0)) as gateway:
         await asyncio.sleep(0.5)
         empty_rss, took = rss_bytes(gateway.pid), list[float]()
         tasks = [asyncio.create_task(beats(stage))]
         await opened(stage, gateway.port, streams)
-        while stage.peak < streams:
+        while stage.peak < streams and not stage.ended.is_set():
             await asyncio.sleep(0.05)
         tasks += [asyncio.create_task(probe(gateway.port, 0.2, took))]
         cpu, began = cpu_s(gateway.pid), time.monotonic()
