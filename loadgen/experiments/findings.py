@@ -7,8 +7,7 @@ FINDINGS = {
     "E1": """Core and routers give the same tokens/s at every rate: all there is to gain is which requests are late. Up to the best router's own
 highest rate few are (under 1 % at half of it, about 2 % at 0.8), so the gain begins beyond it and ends where the engines' prefill is
 used up. On mixed-lengths and agent-tools every engine soon holds the shared heads, and hits do not depend on where a request goes;
-on long-chat they do, and there the core gains most. What a single engine has counts four times since this table: the core's own search then came to
-9.1 requests/s on mixed-lengths and 3.1 on long-chat, five seeds each: 9.2 and 3.2 here, which is less than seeds differ by.""",
+on long-chat they do, and there the core gains most.""",
     "E2": """agents-trace: in this table conversations of 20,000 to 60,000 tokens left the engine that has them for one with less to do, where all of them was
 computed anew: a fifth of the turns, 30,000 tokens each. Two changes since then, which it does not show yet: where half of a prompt is cached it
 needs no lane, and what a single engine has counts four times where others would wait for it again. With both (commit 5a0a9c3) the same search comes to
