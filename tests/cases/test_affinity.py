@@ -125,7 +125,7 @@ def test_c066_prompts_of_token_ids_have_keys_of_their_own_and_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    "prompts", [20_000, pytest.param(1_000_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+    "prompts", [50_000, pytest.param(1_000_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
 )
 def test_c067_memory_is_flat_however_many_prompts_there_are(prompts: int) -> None:
     """8 KB each: 32 blocks; an eighth of them are enough to fill the index. In a process of its own, which has freed nothing."""

@@ -266,6 +266,7 @@ async def test_c006_a_thousand_refused_prompts_eject_nobody(tmp_path: Path) -> N
 # C007: half-open and its one trial come later. An endpoint that was down serves after one good probe, whoever leaves.
 
 
+@pytest.mark.serial
 async def test_c007_an_endpoint_comes_back_though_its_first_client_leaves(tmp_path: Path) -> None:
     async with held(tmp_path, engines=1, upstream={"probe_s": 1}) as made:
         for _ in range(20):
@@ -279,7 +280,7 @@ async def test_c007_an_endpoint_comes_back_though_its_first_client_leaves(tmp_pa
             trial = await made.begin("chat", "trial", stream=True)
             await until(lambda: made.engine.active == 1, 2, "the trial has not come")
             trial.close()
-            await until(lambda: made.engine.active == 0, 2, "its place is held")
+            await until(lambda: made.engine.active == 0, 0.3, "its place is held")
             made.engine.answer = wire.echo
             assert (await made.ask("chat", "next")).status == 200
 

@@ -180,6 +180,7 @@ async def test_c059_a_prompt_counts_from_its_dispatch_not_from_its_first_byte(tm
 # C062
 
 
+@pytest.mark.serial
 async def test_c062_a_model_nobody_serves_now_is_not_a_model_nobody_knows(tmp_path: Path) -> None:
     async with stage(tmp_path, upstream={"probe_s": 0.5}) as made, made.holding():
         made.engine.healthy = False
@@ -194,7 +195,7 @@ async def test_c062_a_model_nobody_serves_now_is_not_a_model_nobody_knows(tmp_pa
         async def served() -> bool:
             return (await made.ask("chat", "x")).status == 200
 
-        await until_async(served, 5, "it does not serve again")
+        await until_async(served, 1.0, "it does not serve again")
 
 
 async def test_an_answer_names_the_pool_and_the_class_it_was_given(tmp_path: Path) -> None:

@@ -114,14 +114,6 @@ async def counted(client: Connection, mark: bytes) -> int:
 @pytest.mark.serial
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, events: int) -> None:
-    felt = await felt_beside_a_rush(one, events)
-    for _ in range(2):  # other work on the machine may spoil a run, a fault spoils all three
-        felt = felt and await felt_beside_a_rush(one, events)
-    assert felt == {}
-
-
-async def felt_beside_a_rush(one: Stage, events: int) -> dict[str, tuple[float, float]]:
-    """What is over its limit, with the limit; seconds, and bytes."""
     rush = Rush(events, 10_000)
     one.engine.answer = lambda seen: rush.steps(one.gateway.pid) if b"rush" in seen.body else paced_stream(seen)
     alone = quantile(await delays(one, 20), 0.99)
@@ -130,10 +122,10 @@ async def felt_beside_a_rush(one: Stage, events: int) -> dict[str, tuple[float, 
     async with await one.begin("chat", "rush", stream=True) as client:
         assert await counted(client, b"data: {") == events
     over.set()
-    found = {"probes": quantile(await probes, 0.99), "beside": quantile(await beside, 0.99)}
-    found |= {"lag": lag_p99_s(before, await one.gateway.metrics()), "memory": rss_bytes(one.gateway.pid) - memory}
-    limits = {"probes": 0.05, "beside": alone * 1.1 + SLACK_S, "lag": 0.05, "memory": 16 * MIB}
-    return {name: (value, limits[name]) for name, value in found.items() if value > limits[name]}
+    assert quantile(await probes, 0.99) < 0.05
+    assert quantile(await beside, 0.99) <= alone * 1.1 + SLACK_S
+    assert lag_p99_s(before, await one.gateway.metrics()) <= 0.05
+    assert rss_bytes(one.gateway.pid) - memory < 16 * MIB
 
 
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
@@ -258,7 +250,7 @@ async def test_c023_a_reader_that_pauses_gets_every_byte(one: Stage) -> None:
             await client.send(one.message("chat", "pauses", stream=True))
             await client.head()
             await asyncio.sleep(STALL_S / 2)
-            answer = await client.response(30)
+            answer = await client.response()
         assert answer.end == "chunked" and answer.body.endswith(b"\n\n" + wire.DONE)
         assert answer.body.count(b"y" * 50_000) == 200
 
@@ -269,13 +261,14 @@ async def test_c023_a_slow_reader_that_reads_on_is_not_cut(one: Stage) -> None:
     async with await connect(one.gateway.port, rcvbuf=16384) as client:
         await client.send(one.message("chat", "slow but steady", stream=True))
         assert await client.read_at(300_000, STALL_S * 2) > 300_000 and client.end == "open"
-        answer = await client.response(30)
+        answer = await client.response()
     assert answer.end == "chunked" and answer.body.endswith(wire.DONE)
 
 
 # C024
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("streams", [300, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
 async def test_c024_streams_aborted_at_random_leave_nothing_behind(one: Stage, streams: int, seed: int) -> None:
     """Each of 200 KB, half of them left by their client; `holding` looks for descriptors, tasks and slots."""
@@ -294,7 +287,7 @@ async def test_c024_streams_aborted_at_random_leave_nothing_behind(one: Stage, s
     async def go(at: int, leaves_at: int | None) -> None:
         async with await one.begin("chat", f"stream {at}", stream=True) as client:
             if leaves_at is None:
-                await client.response(30)
+                await client.response()
                 return
             came = 0
             while came < leaves_at and (data := await client.read()):
@@ -307,7 +300,7 @@ async def test_c024_streams_aborted_at_random_leave_nothing_behind(one: Stage, s
     await gathered([go(at, size) for at, size in enumerate(sizes[:60])], at_once=30)
     before = rss_bytes(one.gateway.pid)
     await gathered([go(at, size) for at, size in enumerate(sizes)], at_once=30)
-    await until_async(lambda: idle(one), 15, "something is left")
+    await until_async(lambda: idle(one), 5, "something is left")
     assert rss_bytes(one.gateway.pid) - before < 10 * MIB
 
 

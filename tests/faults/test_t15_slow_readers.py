@@ -14,7 +14,7 @@ from tests.kit.script_engine import Seen, Step
 from tests.kit.sockets import rss_bytes
 from tests.kit.stage import Stage, stage
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial, pytest.mark.timeout(90)]
 
 MIB = 1024 * 1024
 STALL_S = 1.0
@@ -54,7 +54,7 @@ async def test_a_reader_that_reads_slowly_is_not_cut(one: Stage) -> None:
     one.engine.answer = flood
     async with one.holding():
         client = await slow_client(one)
-        await client.read_at(50_000, 3 * STALL_S)
+        await client.read_at(50_000, 5 * STALL_S)
         assert client.end == "open"
         response = await client.response(20)
         assert response.clean and len(response.body) == PIECES * 50 * len(TOKEN) + len(wire.DONE)
@@ -67,7 +67,7 @@ async def test_a_reader_that_pauses_for_less_than_the_stall_time_gets_every_byte
     async with one.holding():
         client = await slow_client(one)
         await client.head()
-        await asyncio.sleep(STALL_S * 0.5)
+        await asyncio.sleep(STALL_S * 0.6)
         response = await client.response(20)
         assert response.clean and len(response.body) == PIECES * 50 * len(TOKEN) + len(wire.DONE)
         client.close()
@@ -77,11 +77,11 @@ async def test_a_reader_that_reads_nothing_is_cut_and_its_engine_too(one: Stage)
     one.reset()
     one.engine.answer = flood
     async with one.holding():
-        began = time.monotonic()
         client = await slow_client(one)
         await client.head()
-        await until(lambda: bool(one.engine.aborted()), 8 * STALL_S, "the engine goes on")
-        assert time.monotonic() - began >= STALL_S * 0.9
+        began = time.monotonic()
+        await until(lambda: bool(one.engine.aborted()), 4 * STALL_S, "the engine goes on")
+        assert STALL_S * 0.9 <= time.monotonic() - began <= STALL_S * 2.5
         assert not (await client.response(10)).clean
         client.close()
 
@@ -89,7 +89,7 @@ async def test_a_reader_that_reads_nothing_is_cut_and_its_engine_too(one: Stage)
             line = one.gateway.access()[-1]
             return (line["status"], line["outcome"], line["reason"]) == (499, "cancelled", "client_stalled")
 
-        await until_async(logged, 5, "not logged")
+        await until_async(logged, 2, "not logged")
 
 
 async def test_readers_of_nothing_cost_little_memory_and_hold_up_nobody(one: Stage) -> None:

@@ -1,6 +1,6 @@
 """T16: whatever a client or an engine writes, nothing crashes, nothing is 5xx that is not told so, nothing is mixed up.
 
-Three legs over real sockets: JSON bodies, event streams in any segmentation, heads of engines. 400 examples each, 20,000 at
+Three legs over real sockets: JSON bodies, event streams in any segmentation, heads of engines. 1,000 examples each, 20,000 at
 night.
 """
 
@@ -24,7 +24,7 @@ from tests.kit.stage import Stage, stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(patience(120, 1800))]
 
-EXAMPLES = sized(400, 20_000)
+EXAMPLES = sized(1000, 20_000)
 fuzz = settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None, print_blob=True
 )

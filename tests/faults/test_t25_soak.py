@@ -25,7 +25,7 @@ from tests.kit.sizes import patience, sized
 from tests.kit.sockets import rss_bytes
 from tests.kit.stage import PATHS, gathered, paced
 
-pytestmark = pytest.mark.timeout(patience(120, 8000))
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(patience(120, 8000))]
 
 SOAK_S = sized(9, 7200)
 RATE_PER_S = 60
@@ -188,7 +188,7 @@ async def recovered(soak: Soak) -> None:
         for toxics in (proxy.up, proxy.down):
             toxics.clear()
         proxy.reset_all()
-    await soak.gateway.wait_up(len(soak.engines), 20)
+    await soak.gateway.wait_up(len(soak.engines), 5)
 
     async def served() -> bool:
         before = soak.ended["good"]
@@ -196,4 +196,4 @@ async def recovered(soak: Soak) -> None:
             await soak.one(10**6 + at)
         return soak.ended["good"] > before
 
-    await until_async(served, 20, "nothing is served after the faults")
+    await until_async(served, 5, "nothing is served after the faults")

@@ -332,20 +332,19 @@ def test_pieces_are_small() -> None:
     )  # a histogram ends with three lines in one step
 
 
+@pytest.mark.serial
 def test_no_step_of_a_scrape_of_ten_thousand_series_holds_the_loop_for_10_ms() -> None:
     metrics = Metrics(models=[f"m{n}" for n in range(40)], version="1")
     counted(metrics, *(a_record(model=f"m{n}") for n in range(40)))  # 7,500 lines of histograms
     names = [(f"pool-{number}", "default", "standard") for number in range(10_000)]
     metrics.watch(families.QUEUE_REQUESTS, lambda: [(name, 1) for name in names])
-    longest_s = []
     for _ in range(3):
         steps_s, began_s = [], time.thread_time()
         for _ in metrics.chunks():
             steps_s.append(time.thread_time() - began_s)
             began_s = time.thread_time()
         assert len(steps_s) > 60
-        longest_s.append(max(steps_s))
-    assert min(longest_s) < 0.010
+        assert max(steps_s) < 0.010
 
 
 def test_a_watched_family_follows_its_table_and_forgets_what_left_it() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.kit import wire
-from tests.kit.fleet import PATIENT
 from tests.kit.gateway import ADMIN_TOKEN, Gateway, Launch, config
 from tests.kit.http_reader import Response
 from tests.kit.invariants import conserved
@@ -22,7 +21,7 @@ from tests.kit.processes import until_async
 from tests.kit.raw_client import Connection, exchange
 from tests.kit.redis import RedisServer, needs_redis
 from tests.kit.script_engine import Seen, Step, Wait
-from tests.kit.sockets import clients_of, without_core_s
+from tests.kit.sockets import clients_of
 from tests.kit.stage import Stage, error_of, gathered, paced, stage
 from tests.kit.tenants import bearer, tenant
 
@@ -39,12 +38,7 @@ async def workers(directory: Path, *, tenants: Any = None, **changes: Any) -> As
     async with (
         RedisServer(directory) as redis,
         stage(
-            directory,
-            engines=2,
-            launch=Launch(workers=WORKERS),
-            tenants=tenants,
-            redis={"url": redis.url, **PATIENT},
-            **made,
+            directory, engines=2, launch=Launch(workers=WORKERS), tenants=tenants, redis={"url": redis.url}, **made
         ) as each,
     ):
         yield each
@@ -83,6 +77,7 @@ def is_whole(response: Response) -> bool:
     return response.clean and b"[DONE]" in response.body
 
 
+@pytest.mark.serial
 async def test_a_killed_worker_costs_its_own_streams_and_is_back_within_two_seconds(tmp_path: Path) -> None:
     async with workers(tmp_path) as stage:
         for engine in stage.engines:
@@ -117,15 +112,16 @@ async def test_a_killed_worker_costs_its_own_streams_and_is_back_within_two_seco
                 assert 0 < len(own) < 40
                 os.kill(victim, signal.SIGKILL)
                 killed_s = time.monotonic()
-                await until_async(lambda: serving(stage.gateway, 1), 5.0, "its death is not noticed", every_s=0.01)
+                await until_async(lambda: serving(stage.gateway, 1), BACK_S, "its death is not noticed", every_s=0.01)
                 gone_s = time.monotonic()  # the kernel closes a killed process's listener after its memory is freed
                 await stage.gateway.wait_workers()
-                back_s = time.monotonic() - killed_s - without_core_s((await pids(stage.gateway))[0])
+                back_s = time.monotonic() - killed_s
                 stop.set()
                 ended = {each.local_port: await each.response(20) for each in begun}
         assert {port for port, response in ended.items() if not is_whole(response)} == own
         assert [began_s for began_s in failed if began_s > gone_s] == []
-        assert back_s < BACK_S  # of a machine that has a core for it
+        assert gone_s < killed_s + 0.5
+        assert back_s < BACK_S
         metrics = await stage.gateway.metrics()
         assert conserved(metrics) == []
         assert metrics.sum("forebay_requests_ended_total", reason="worker_lost") >= len(own)
@@ -185,7 +181,7 @@ async def test_a_drain_reaches_all_and_no_stream_is_cut(tmp_path: Path, way: str
             async def refused() -> bool:
                 return (await stage.gateway.get("/readyz", port=stage.gateway.admin_port)).status == 503
 
-            await until_async(refused, 10.0, "still ready")
+            await until_async(refused, 1.0, "still ready")
             assert all([is_whole(await each.response(20)) for each in begun])
         assert stage.gateway.child is not None
         assert await stage.gateway.child.wait(10) == 0
@@ -202,10 +198,10 @@ async def test_a_second_signal_ends_the_grace_of_all(tmp_path: Path) -> None:
             async def draining() -> bool:
                 return stage.gateway.stderr().count(b'"event":"draining"') == WORKERS + 1
 
-            await until_async(draining, 10.0, "not draining")
+            await until_async(draining, 2.0, "not draining")
             stage.gateway.signal(signal.SIGTERM)
             assert stage.gateway.child is not None
-            assert await stage.gateway.child.wait(15) == 0
+            assert await stage.gateway.child.wait(5) == 0
             for each in begun:
                 assert b"gateway_shutdown" in (await each.response()).body
 
@@ -226,7 +222,7 @@ async def test_a_reload_reaches_all(tmp_path: Path, way: str) -> None:
         async def reloaded() -> bool:
             return gateway.stderr().count(by) == WORKERS
 
-        await until_async(reloaded, 30.0, "not reloaded")
+        await until_async(reloaded, 5.0, "not reloaded")
         for at in range(20):
             assert (await stage.ask("chat", f"hi {at}", model="new")).status == 200
         gateway.settings["models"]["m"]["no_such_field"] = 1
@@ -278,22 +274,22 @@ async def test_workers_drain_when_their_supervisor_dies(tmp_path: Path) -> None:
         async def gone() -> bool:
             return not any(Path(f"/proc/{pid}/cmdline").exists() for pid in alive)
 
-        await until_async(gone, 30.0, "workers go on without a supervisor")
+        await until_async(gone, 10.0, "workers go on without a supervisor")
 
 
 async def test_a_worker_that_dies_again_and_again_waits_longer_and_longer(tmp_path: Path) -> None:
     async with workers(tmp_path) as stage:
         gaps = []
-        for _ in range(3):
+        for _ in range(4):
             os.kill((await pids(stage.gateway))[1], signal.SIGKILL)
             killed_s = time.monotonic()
-            await until_async(lambda: serving(stage.gateway, 1), 15.0, "it is still counted")
+            await until_async(lambda: serving(stage.gateway, 1), 5.0, "it is still counted")
             await stage.gateway.wait_workers()
             gaps.append(time.monotonic() - killed_s)
             assert (await stage.ask("chat", "hi")).status == 200
-        assert gaps[2] > 0.4
+        assert gaps[3] > 0.8
         waits = [json.loads(line)["restart_in_s"] for line in ended(stage.gateway)]
-        assert waits == [0.1, 0.2, 0.4]
+        assert waits == [0.1, 0.2, 0.4, 0.8]
 
 
 async def serving(gateway: Gateway, count: int) -> bool:
@@ -343,7 +339,7 @@ async def test_no_worker_starts_under_what_only_a_restart_of_all_could_take_over
         async def refused() -> bool:
             return b"worker 0 waits for those files" in gateway.stderr()
 
-        await until_async(refused, 30.0, "it has started, or nothing is said")
+        await until_async(refused, 5.0, "it has started, or nothing is said")
         for at in range(10):
             assert (await stage.ask("chat", f"hi {at}")).status == 200
         gateway.settings["listen"]["port"] = port
