@@ -77,10 +77,12 @@ def look(call: Call, block_tokens: int, domain: tuple[str, str, str]) -> Prompt:
     parts[-1] = open_end = _open(last)
     salted, plain = _seeds(domain)
     chain = fingerprint.chain(parts, block_tokens, salted)
-    if from_user:
+    if from_user:  # there is no head
         begins = 0
+    elif route.name == "completions":
+        begins = _template_bytes(open_end)
     else:
-        begins = _system_bytes(last) if route.name != "completions" else _template_bytes(open_end)
+        begins = _system_bytes(last)
     if not begins and len(parts) == 1:
         return 0, kind, shape, chain, 0
     parts[-1] = open_end[:begins]
