@@ -15,7 +15,7 @@ from loadgen.bench import output
 from loadgen.bench.basis import Plan
 from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.find_rate import find_max_rate
-from loadgen.bench.folder import folder, kept
+from loadgen.bench.folder import folder
 from loadgen.bench.options import BenchOptions, check
 from loadgen.bench.preflight import preflight
 from loadgen.bench.prepare import asked, keys_of, planned, scenario_of, schedule_of, seed_of
@@ -35,7 +35,7 @@ def bench_command(options: BenchOptions) -> int:
         if options.dry_run:
             output.described(scenario, schedule_of(options, scenario))
             return Exit.MET
-        with kept(folder(options.out, scenario.name, time.time())) as path:
+        with folder(options.out, scenario.name, time.time()) as path:
             command = _Command(options, planned(options, scenario, path / SCHEDULE), path)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(command.run())

@@ -16,12 +16,16 @@ Head = tuple[str, tuple[Block, ...]]
 
 
 class Longest(msgspec.Struct):
-    """Of one tenant's requests: the longest prompt, and the largest sum of prompt and answer with what it is made of."""
+    """Of one tenant's requests: the longest prompt, and the largest sum of prompt and answer with what it is made of.
+
+    `uncapped`: the longest prompt whose answer has no cap of the scenario's, 0 without any.
+    """
 
     priority: str
     input_tokens: int = 0
     prompt: int = 0
     answer: int = 0
+    uncapped: int = 0
 
     def take(self, planned: Planned) -> None:
         """One more request."""
@@ -29,6 +33,8 @@ class Longest(msgspec.Struct):
         answer = planned.max_tokens or planned.output_tokens
         if planned.input_tokens + answer > self.prompt + self.answer:
             self.prompt, self.answer = planned.input_tokens, answer
+        if planned.max_tokens is None:
+            self.uncapped = max(self.uncapped, planned.input_tokens)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):

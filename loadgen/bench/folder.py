@@ -3,8 +3,8 @@
 import re
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loadgen.bench.exits import BenchError
@@ -13,31 +13,38 @@ from loadgen.report.folder import SCHEDULE
 RUNS = Path("runs")
 
 
-def folder(wanted: Path | None, scenario: str, began_s: float) -> Path:
-    """Make it. BenchError when it cannot be made or written, or already holds a run: nothing is overwritten."""
+@contextmanager
+def folder(wanted: Path | None, scenario: str, began_s: float) -> Iterator[Path]:
+    """Make it, for the time of the command: if no more than a schedule has come into it by then, nothing that was made
+    is left, `runs` included.
+
+    BenchError when it cannot be made or written, or already holds a run: nothing is overwritten.
+    """
     path = wanted or RUNS / name(scenario, began_s)
     try:
+        made = [one for one in (path, *path.parents) if not one.exists()]  # the innermost first
         path.mkdir(parents=True, exist_ok=True)
-        taken = next((one for one in ("requests.jsonl", "report.json") if (path / one).exists()), None)
+        before = {one.name for one in path.iterdir()}
         test = path / f".{secrets.token_hex(4)}"
         test.touch()
         test.unlink()
     except OSError as error:
         raise BenchError(f"--out {path}: {error.strerror}; name a folder that can be made and written") from error
-    if taken:
-        raise BenchError(f"--out {path}: {taken} of another run is there; name a new folder")
-    return path
-
-
-@contextmanager
-def kept(path: Path) -> Iterator[Path]:
-    """The folder for a while; gone afterwards if nothing but a schedule has come into it."""
+    if taken := [one for one in ("requests.jsonl", "report.json") if one in before]:
+        raise BenchError(f"--out {path}: {taken[0]} of another run is there; name a new folder")
     try:
         yield path
     finally:
-        if {one.name for one in path.iterdir()} <= {SCHEDULE}:
-            (path / SCHEDULE).unlink(missing_ok=True)
-            path.rmdir()
+        if {one.name for one in path.iterdir()} - before <= {SCHEDULE}:
+            _undo(path, made, keep=SCHEDULE in before)
+
+
+def _undo(path: Path, made: Sequence[Path], *, keep: bool) -> None:
+    if not keep:
+        (path / SCHEDULE).unlink(missing_ok=True)
+    with suppress(OSError):  # another run has come into `runs` meanwhile
+        for one in made:
+            one.rmdir()
 
 
 def name(scenario: str, began_s: float) -> str:

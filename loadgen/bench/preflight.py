@@ -15,6 +15,7 @@ from loadgen.bench.keys import Keys
 from loadgen.bench.lengths import PLANNED_MARKS, Sizes, chosen_control, measured_sizes
 from loadgen.client import Api, LengthControl, Question, Reply, Target, ask, fetch
 from loadgen.report.record import REJECTED, Outcome
+from loadgen.workload.bodies import DEFAULT_MAX_TOKENS, TELLING
 from loadgen.workload.prompts import Block, Prose
 
 AT_ONCE = 8
@@ -84,7 +85,7 @@ class _Preflight:
             first, self._prose, max(one.input_tokens for one in self._longest.values()), self._options
         )
         context = self._context(model)
-        self._check_context(context, sizes)
+        self._check_context(context, sizes, control)
         await self._each(self._longest_askers(targets), self._largest)
         return Ready(
             targets=targets,
@@ -178,14 +179,17 @@ class _Preflight:
         told = [card.max_model_len for cards in self._cards.values() for card in cards if card.id == model]
         return min((length for length in told if length), default=None)
 
-    def _check_context(self, context: int | None, sizes: Sizes) -> None:
+    def _check_context(self, context: int | None, sizes: Sizes, control: LengthControl) -> None:
         """A prompt that fits may leave too little room for the answer that it asks for."""
         if context is None:
             return
+        ours = DEFAULT_MAX_TOKENS if self._asked.api == "messages" and control not in TELLING else 0
         for tenant, one in self._longest.items():
-            if round(sizes.real(one.prompt)) + one.answer > context:
+            both = [(one.prompt, one.answer), *([(one.uncapped, ours)] if ours and one.uncapped else [])]
+            prompt, answer = max(both, key=sum)
+            if round(sizes.real(prompt)) + answer > context:
                 raise BenchError(
-                    f"tenant {tenant}: a prompt of {one.prompt:,} tokens with an answer of up to {one.answer:,} "
+                    f"tenant {tenant}: a prompt of {prompt:,} tokens with an answer of up to {answer:,} "
                     f"does not fit into the model's context of {context:,}; take a server with more, or less of either "
                     "(--set tenants.NAME.input.max=N, max_tokens)",
                     Exit.UNREACHABLE,

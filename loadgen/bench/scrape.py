@@ -16,6 +16,7 @@ from loadgen.bench import exposition
 from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.exposition import Series, total
 from loadgen.bench.options import shown
+from loadgen.client import Target
 from loadgen.report.folder import Scrape
 
 PERIOD_S = 1.0
@@ -51,7 +52,7 @@ class Page:
         self.looks: list[Scrape] = []
         self.failures: Counter[str] = Counter()
         self._url = url if urlsplit(url).path.strip("/") else url.rstrip("/") + "/metrics"
-        self.name = urlsplit(shown(self._url)).netloc
+        self.name = Target(url=self._url.partition("?")[0].rstrip("/").removesuffix("/metrics"), model="").server
         self._session = session
         self._first: Series = {}
 

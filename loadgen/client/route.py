@@ -11,7 +11,7 @@ import msgspec
 from loadgen.client.exchange import Request
 from loadgen.client.pool import Pool
 from loadgen.client.values import OTHERS, LengthControl, Target
-from loadgen.workload.bodies import PATHS, Terms, body
+from loadgen.workload.bodies import PATHS, Terms, answer_tokens, body
 from loadgen.workload.planned import Planned
 from loadgen.workload.prompts import Prose
 
@@ -68,6 +68,10 @@ class Route:
             about += f"x-forebay-session: {_token(planned.session)}\r\n"
         return self._request(about.encode(), body(self._terms, planned, prose, answers), keep=False)
 
+    def answer_tokens(self, planned: Planned) -> int:
+        """How long its answer is to be, of what is planned."""
+        return answer_tokens(self._terms, planned)
+
     def question(self, fields: Mapping[str, object]) -> Request:
         """A request by itself, with those fields of the body; its answer is kept."""
         return self._request(b"", msgspec.json.encode({"model": self._target.model, **fields}), keep=True)
@@ -100,7 +104,7 @@ class Route:
 
 def routes_to(targets: Sequence[Target], pools: Pools, control: LengthControl) -> list[Route]:
     """The routes to targets that are taken in turn."""
-    return [Route(target, pools, control, target.shown if len(targets) > 1 else "") for target in targets]
+    return [Route(target, pools, control, target.server if len(targets) > 1 else "") for target in targets]
 
 
 class Routes:

@@ -192,6 +192,7 @@ class Sender:
         planned, share = item.planned, self._share
         measured = planned.measured if planned.after is None else share.start_s <= item.t < share.end_s
         sample = sample_of(planned, item.t, measured)
+        sample.planned_output = item.route.answer_tokens(planned)
         sample.worker = share.worker
         sample.endpoint = item.route.endpoint
         if self._keep:

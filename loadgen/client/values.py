@@ -53,6 +53,11 @@ class Target:
                 raise ClientError(f"{self.shown}: {name} holds characters that no header can carry")
 
     @property
+    def server(self) -> str:
+        """What the server is called in reports, whoever names it: `shown` without `/v1`."""
+        return self.shown.removesuffix("/v1")
+
+    @property
     def userinfo(self) -> str:
         """User and password of the URL, "" without."""
         parts = urlsplit(self.url)

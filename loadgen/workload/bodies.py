@@ -24,6 +24,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
     }
 )
 DEFAULT_MAX_TOKENS = 4096  # where a scenario sends none and the API wants one
+TELLING: tuple[Control, ...] = ("ignore_eos", "min_tokens")  # the cap sent is the planned length
 
 Fields = dict[str, Any]
 _MARKS = MappingProxyType({"system": "<S>\n", "user": "<U>\n", "assistant": "<A>\n", "tool": "<T>\n"})
@@ -51,19 +52,24 @@ def body(terms: Terms, planned: Planned, prose: Prose, answers: Mapping[int, str
     return msgspec.json.encode(fields)
 
 
-def cap(planned: Planned, control: Control) -> int | None:
+def cap(terms: Terms, planned: Planned) -> int | None:
     """What is sent as the most tokens of the answer (None: nothing).
 
     Without an end-of-text token, or with a least number of tokens, only the cap ends an answer at its planned length:
     the server is told the length then.
     """
-    return planned.answer_tokens if control in ("ignore_eos", "min_tokens") else planned.max_tokens
+    if terms.control in TELLING:
+        return planned.answer_tokens
+    return DEFAULT_MAX_TOKENS if planned.max_tokens is None and terms.api == "messages" else planned.max_tokens
+
+
+def answer_tokens(terms: Terms, planned: Planned) -> int:
+    """Of the planned answer, what the cap that is sent lets through."""
+    return min(planned.output_tokens, cap(terms, planned) or planned.output_tokens)
 
 
 def _lengths(terms: Terms, planned: Planned) -> Fields:
-    most = cap(planned, terms.control)
-    if most is None and terms.api == "messages":
-        most = DEFAULT_MAX_TOKENS
+    most = cap(terms, planned)
     found: Fields = {}
     if most is not None:
         found["max_output_tokens" if terms.api == "responses" else "max_tokens"] = most

@@ -51,6 +51,7 @@ async def test_a_run_leaves_its_files_and_a_report(engine: Engine, tmp_path: Pat
     assert report["probe"]["completed"]["count"] >= 11
     assert {name for name in ("V5", "V6", "V7", "V8") if done.rule(name)["state"] != "ok"} == set()
     assert done.rule("V9")["value"] > 0
+    assert [one["name"] for one in report["endpoints"]] == [one["name"] for one in report["loads"]] == [engine.url]
     for file in (
         "schedule.jsonl.gz",
         "requests.jsonl",
@@ -206,9 +207,11 @@ async def test_preflight_names_the_models_that_are_there(engine: Engine, tmp_pat
 
 
 async def test_preflight_says_that_nobody_is_there(tmp_path: Path) -> None:
-    done = await bench(tmp_path, "--url", f"http://127.0.0.1:{free_ports(1)[0]}")
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    done = await command(tmp_path, "tiny.yaml", "--url", f"http://127.0.0.1:{free_ports(1)[0]}")
     assert done.code == 4
     assert "is the server there" in done.err
+    assert not (tmp_path / "runs").exists(), "a run that did not begin leaves nothing"
 
 
 async def sent(child: Child, requests: int) -> None:

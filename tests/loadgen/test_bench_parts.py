@@ -4,15 +4,19 @@ import asyncio
 import re
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from loadgen.bench import exposition
 from loadgen.bench.exits import BenchError
-from loadgen.bench.folder import folder, kept
+from loadgen.bench.folder import folder
 from loadgen.bench.keys import Keys, keys, scrubbed
 from loadgen.bench.lengths import sizes_of
 from loadgen.bench.options import duration, shown
+from loadgen.bench.scrape import Page
 from loadgen.bench.stop import GRACE_S, Stop
+from loadgen.client import Target
+from loadgen.client.route import Pools, routes_to
 
 KEY = "fbk-abcdefghijkl-0123456789012345678901234567890123456789012"
 
@@ -87,20 +91,63 @@ def test_a_folder_is_named_by_time_and_scenario_and_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    made = folder(None, "my chat/../x", 0.0)
-    assert re.fullmatch(r"runs/19700101T000000Z-my-chat-\.\.-x-[0-9a-f]{6}", str(made))
-    with kept(made):
+    with folder(None, "my chat/../x", 0.0) as made:
+        assert re.fullmatch(r"runs/19700101T000000Z-my-chat-\.\.-x-[0-9a-f]{6}", str(made))
         assert made.is_dir() and not list(made.iterdir())
         (made / "schedule.jsonl.gz").touch()
     assert not made.exists()
-    with kept(folder(made, "chat", 0.0)):
+    with folder(made, "chat", 0.0):
         (made / "run.json").touch()
     assert made.is_dir()
     (made / "requests.jsonl").touch()
-    with pytest.raises(BenchError, match="of another run is there"):
-        folder(made, "chat", 0.0)
-    with pytest.raises(BenchError, match="name a folder that can be made"):
-        folder(made / "requests.jsonl" / "x", "chat", 0.0)
+    with pytest.raises(BenchError, match="of another run is there"), folder(made, "chat", 0.0):
+        pass
+    with (
+        pytest.raises(BenchError, match="name a folder that can be made"),
+        folder(made / "requests.jsonl" / "x", "chat", 0.0),
+    ):
+        pass
+
+
+def test_a_run_that_did_not_begin_leaves_nothing_that_was_not_there_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchError, match="preflight"), folder(None, "chat", 0.0) as made:
+        (made / "schedule.jsonl.gz").touch()
+        raise BenchError("preflight")
+    assert not list(tmp_path.iterdir()), "runs is gone too"
+    with folder(Path("a/b/c"), "chat", 0.0):
+        (tmp_path / "a" / "of-somebody-else").touch()
+    assert sorted(one.name for one in (tmp_path / "a").iterdir()) == ["of-somebody-else"]
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    with folder(ours, "chat", 0.0):
+        (ours / "schedule.jsonl.gz").touch()
+    assert ours.is_dir() and not list(ours.iterdir())
+    (ours / "schedule.jsonl.gz").touch()
+    with folder(ours, "chat", 0.0):
+        pass
+    assert [one.name for one in ours.iterdir()] == ["schedule.jsonl.gz"]
+
+
+@pytest.mark.parametrize(
+    ("url", "scraped", "name"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/metrics", "http://127.0.0.1:8000"),
+        ("http://host:8000/v1", "http://host:8000/", "http://host:8000"),
+        ("https://me:secret@Host/llm/v1/", "https://host/llm/metrics?key=secret", "https://host/llm"),
+        ("http://[::1]:8000", "http://[::1]:8000/metrics/", "http://[::1]:8000"),
+    ],
+)
+async def test_a_server_has_one_name_whether_requests_or_its_metrics_tell_of_it(
+    url: str, scraped: str, name: str
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        assert Page(session, scraped).name == name
+    one, _ = routes_to([Target(url=url, model="m"), Target(url="http://other", model="m")], Pools(1.0), "none")
+    assert one.endpoint == name
 
 
 PAGE = """# HELP a_total Words.

@@ -175,6 +175,12 @@ async def test_several_tokens_in_a_chunk_are_that_many(tmp_path: Path) -> None:
     times = done.report["totals"]["times"]
     assert times["itl"]["completed"]["p50_ms"] == pytest.approx(40, abs=8)
     assert times["tpot"]["completed"]["p50_ms"] == pytest.approx(80 / 11, abs=2)
+    per_token = times["itl_per_token"]["completed"]
+    assert per_token["p50_ms"] == pytest.approx(times["itl"]["completed"]["p50_ms"] / 4, rel=0.01)
+    assert per_token["mean_ms"] == pytest.approx(times["itl"]["completed"]["mean_ms"] / 4, rel=0.01)
+    assert times["tpot"]["completed"]["mean_ms"] == pytest.approx(
+        times["itl"]["completed"]["mean_ms"] * 2 / 11, rel=0.01
+    )
 
 
 async def test_an_error_inside_a_good_answer_is_a_failure_with_its_cause(tmp_path: Path) -> None:
@@ -268,6 +274,40 @@ async def test_another_api_is_spoken_when_asked(tmp_path: Path) -> None:
     assert targets == {b"/v1/messages"}
 
 
+LONG = """
+version: 1
+name: long
+seed: 7
+warmup: 0s
+duration: 1s
+slo: {ttft: {base_ms: 30000}, tpot_ms: 1000, stall_ms: 30000}
+tenants:
+  - name: one
+    arrivals: {kind: constant, rate: 3}
+    input: {kind: fixed, value: 40}
+    output: {kind: fixed, value: 4200}
+    stream: false
+"""
+
+
+async def test_the_cap_that_anthropics_dialect_wants_ends_no_answer_before_its_plan(tmp_path: Path) -> None:
+    """The scenario caps nothing; what is sent, 4,096, is what an answer can come to, and V7 knows it."""
+    flags = ("--profile", "noop", "--allow-markers")
+    async with Engine(tmp_path, arguments=flags) as engine:
+        options = ("--url", engine.url, "--api", "messages", "--allow", "V8")
+        done = await bench(tmp_path, *options, scenario=LONG)
+        assert done.code == 0, done.err + done.out
+        assert {(row["planned_output_tokens"], row["output_tokens"]) for row in done.requests} == {(4096, 4096)}
+        assert (done.report["run"]["length_control"], done.rule("V7")["state"]) == ("marker", "ok")
+    again = tmp_path / "again"
+    again.mkdir()
+    narrow = (*flags, "--max-model-len", "4100", "--max-num-seqs", "8", "--max-num-batched-tokens", "512")
+    async with Engine(tmp_path, "narrow", arguments=narrow) as engine:
+        short = ("--set", "tenants.one.output.value=9")
+        done = await bench(again, "--url", engine.url, "--api", "messages", *short, scenario=LONG)
+    assert done.code == 4 and "an answer of up to 4,096 does not fit" in done.err, done.err
+
+
 async def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
     async with ScriptEngine() as engine:
         done = await bench(tmp_path, "--url", engine.url, "--length-control", "none", "--set", "slo.target=0.1")
@@ -350,5 +390,8 @@ async def test_the_search_finds_the_rate_that_an_engine_can_do(tmp_path: Path) -
     for number, probe in enumerate(probes, 1):  # C112: each ends by its own limits
         of = json.loads((done.folder / f"probe-{number:02}" / "report.json").read_bytes())
         assert probe["why"] or (of["window_s"] >= 1.2 and of["totals"]["offered"] >= 105)
+        window_s = max(1.2, 105 / (40 * probe["scale"]))
+        assert probe["why"] or of["window_s"] == pytest.approx(window_s, abs=0.001)
+        assert probe["why"] or of["totals"]["offered"] == pytest.approx(40 * probe["scale"] * window_s, abs=1)
     again = await command(tmp_path, "report", "out", "--json")
     assert json.loads(again.out)["search"] == probes

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import pytest
 
 from loadgen.engine_server import ask, tokens
-from loadgen.workload.bodies import Api, Terms, body
+from loadgen.workload.bodies import Api, Terms, answer_tokens, body
 from loadgen.workload.chain import chain, rendered
 from loadgen.workload.dialog import Control, marker, messages
 from loadgen.workload.planned import Planned
@@ -105,6 +105,28 @@ def test_nothing_is_sent_as_the_most_tokens_where_the_scenario_says_nothing() ->
     chat = json.loads(body(Terms(model="m"), one, PROSE))
     assert chat.keys() == {"model", "messages"}
     assert json.loads(body(Terms(model="m", api="messages"), one, PROSE))["max_tokens"] == 4096  # it has to be there
+
+
+@pytest.mark.parametrize(
+    ("api", "control", "max_tokens", "expected"),
+    [
+        ("messages", "marker", None, 4096),
+        ("messages", "none", None, 4096),
+        ("messages", "ignore_eos", None, 5000),
+        ("messages", "min_tokens", None, 5000),
+        ("messages", "marker", 4500, 4500),
+        ("messages", "marker", 64, 64),
+        ("chat", "marker", None, 5000),
+        ("chat", "marker", 64, 64),
+    ],
+)
+def test_an_answer_is_expected_as_long_as_the_cap_that_is_sent_lets_it_be(
+    api: Api, control: Control, max_tokens: int | None, expected: int
+) -> None:
+    one = planned(block("user", 30), max_tokens=max_tokens, output_tokens=5000)
+    terms = Terms(model="m", api=api, control=control)
+    assert answer_tokens(terms, one) == expected
+    assert json.loads(body(terms, one, PROSE)).get("max_tokens", 5000) == expected
 
 
 def test_a_responses_body_has_items_for_messages_calls_and_results() -> None:
