@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import shutil
 import socket
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from loadgen.client import APIS, Api, ClientError, Question, Target, ask, fetch
+from loadgen.client.answer import Stream
 from loadgen.client.exchange import Exchange
 from loadgen.report.record import Outcome
 from loadgen.workload.prompts import Prose
@@ -115,9 +117,14 @@ async def test_how_the_connection_ends_decides_what_an_answer_was(
     assert outcome is Outcome.OK or got.reason or status == 200
 
 
+def stream_of(api: Api, words: int) -> list[bytes]:
+    return wire.stream(wire.events(api, ["the "] * words))
+
+
 @pytest.mark.parametrize("api", APIS)
 async def test_of_2000_answers_cut_at_every_byte_none_is_ok(api: Api) -> None:
-    message = b"".join(wire.stream(wire.events(api, WORDS)))
+    words = next(count for count in itertools.count(1) if len(b"".join(stream_of(api, count))) >= 2000)
+    message = b"".join(stream_of(api, words))
     cuts = iter(range(len(message)))
 
     def cut(seen: Seen) -> Steps:
@@ -128,7 +135,7 @@ async def test_of_2000_answers_cut_at_every_byte_none_is_ok(api: Api) -> None:
         requests = [planned(number, number / 1000) for number in range(len(message))]
         target = Target(url=engine.url, model="m", api=api)
         samples = await sent([target], *requests)
-    assert len(samples) == len(message) and Counter(one.outcome for one in samples)[Outcome.OK] == 0
+    assert len(samples) == len(message) >= 2000 and Counter(one.outcome for one in samples)[Outcome.OK] == 0
     assert {one.outcome for one in samples} == {Outcome.ERROR_CONNECT, Outcome.TRUNCATED}
 
 
@@ -208,6 +215,27 @@ async def test_stamps_are_of_the_read_whenever_it_is_looked_at(monkeypatch: pyte
     assert len(order) == 1  # at the end, not in a read
     assert late.end_s - plain.end_s < 0.7 and late.reads[2] < late.end_s
     assert max(late.gaps_ms()) < 750
+
+
+async def test_parsing_that_takes_50_ms_more_changes_no_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every time of the request is older than the first look at what it said."""
+    take, looks = Stream.take, list[tuple[float, float]]()
+
+    def slow(self: Stream, when_s: float, data: bytes) -> None:
+        looks.append((time.monotonic(), when_s))
+        time.sleep(0.05)
+        take(self, when_s, data)
+
+    monkeypatch.setattr(Stream, "take", slow)
+    head, role, *rest = wire.stream(wire.events("chat", WORDS))
+    async with ScriptEngine(always(head, role, *(step for one in rest for step in (Wait(0.03), one)))) as engine:
+        running = client(schedule(planned(0)), [engine.url])
+        (got,) = await running.run(PROSE)
+        zero = time.monotonic() - running.now_s()
+    first_look_s = looks[0][0] - zero
+    assert len(looks) >= 5 and time.monotonic() - looks[0][0] >= 0.05 * len(looks)
+    assert got.sent_s < got.head_s <= got.byte_s < got.reads[0] < got.reads[-1] <= got.end_s < first_look_s + 0.001
+    assert set(got.reads) <= {when_s for _, when_s in looks}, "as they were stamped"
 
 
 async def test_a_role_that_comes_early_is_no_first_token_and_no_pause() -> None:

@@ -127,14 +127,26 @@ async def test_a_turn_comes_when_its_user_has_thought_after_the_end_of_the_answe
     assert [one.session for one in samples] == ["u0"] * 4
 
 
-async def test_c108_192_conversations_are_all_alive_and_in_flight_follows_think_time() -> None:
+@pytest.mark.parametrize(("think_s", "count"), [(0.4, 6), (0.8, 4)])
+async def test_c108_192_conversations_are_all_alive_and_in_flight_follows_think_time(
+    think_s: float, count: int
+) -> None:
     watched = Seen()
-    async with ScriptEngine(taking(0.05)) as engine:
-        samples = await client(schedule(*users(192, 3, 0.4)), [engine.url], watched).run(PROSE)
+    async with ScriptEngine(taking(0.2)) as engine:
+        samples = await client(schedule(*users(192, count, think_s)), [engine.url], watched).run(PROSE)
     by_session = Counter(one.session for one in samples)
-    assert by_session == {f"u{user}": 3 for user in range(192)}
+    assert by_session == {f"u{user}": count for user in range(192)}
     waits = [one.sched_s - before.end_s for before, one in turns(samples)]
-    assert min(waits) == pytest.approx(0.4, abs=1e-6) and max(waits) == pytest.approx(0.4, abs=1e-6)
+    assert min(waits) == pytest.approx(think_s, abs=1e-6) and max(waits) == pytest.approx(think_s, abs=1e-6)
+    all_begun = max(one.sched_s for one in samples if one.turn == 0)
+    first_over = min(one.end_s for one in samples if one.turn == count - 1)
+    answer_s = fmean(one.end_s - one.sched_s for one in samples)
+    rounds = int((first_over - all_begun) / (answer_s + think_s))
+    assert rounds >= 1, "for a whole round of asking and thinking all 192 are alive"
+    over = all_begun + rounds * (answer_s + think_s)
+    spans = [min(one.end_s, over) - max(one.sched_s, all_begun) for one in samples]
+    in_flight = sum(span for span in spans if span > 0) / (over - all_begun)
+    assert in_flight == pytest.approx(192 * answer_s / (answer_s + think_s), rel=0.05)
 
 
 async def test_a_conversation_goes_on_after_an_answer_that_failed() -> None:
