@@ -8,7 +8,7 @@ counts as infinitely late; targets use the second. Units stand in the names; rat
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from loadgen.report.pauses import Pauses
@@ -17,6 +17,7 @@ from loadgen.report.stats import percentile
 from loadgen.report.times import Spread, Times, firm, mean_times, spread
 
 SUFFICIENT = 100  # requests of a cell that say something (loadgen.md 8.2, V8)
+LIMITS = ("ttft", "tpot", "stall", "e2e")
 CURVE = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # all limits times that
 
 SloOf = Callable[[Sample], Slo]
@@ -41,7 +42,10 @@ class Judged:
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """What is said of a group. A time is None where nothing of the kind happened, inf where it never ended."""
+    """What is said of a group. A time is None where nothing of the kind happened, inf where it never ended.
+
+    `attainment_by_limit`: the share of all offered that was complete and inside that one limit, whatever the others.
+    """
 
     offered: float
     ok: float
@@ -75,6 +79,7 @@ class Figures:
     cached_tokens: float
     ideal_tokens: float
     times: dict[str, Times]
+    attainment_by_limit: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def rejected(self) -> float:
@@ -97,7 +102,7 @@ class Figures:
 
     def as_json(self) -> dict[str, object]:
         """Plain values; infinity is the word."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
 
 
 def judge(sample: Sample, slo: Slo) -> Judged:
@@ -170,6 +175,7 @@ def figures(judged: Sequence[Judged], output_tokens: float, window_s: float, pau
         cached_tokens=sum(one.sample.cached_tokens or 0 for one in ok),
         ideal_tokens=sum(one.sample.ideal_tokens for one in ok),
         times=_times(judged, pauses or Pauses.of(one.sample for one in judged)),
+        attainment_by_limit={name: _ratio(len(ok) - missed[name], offered) for name in LIMITS},
     )
 
 
@@ -181,12 +187,16 @@ def curve(judged: Sequence[Judged]) -> dict[str, float | None]:
 def mean(several: Sequence[Figures]) -> Figures:
     """The mean of each figure over the runs that have it."""
     means: dict[str, Any] = {
-        field.name: _mean(getattr(one, field.name) for one in several)
-        for field in fields(Figures)
-        if field.name != "times"
+        one.name: _mean(getattr(each, one.name) for each in several)
+        for one in fields(Figures)
+        if one.name not in ("times", "attainment_by_limit")
     }
     names = several[0].times if several else ()
-    return Figures(**means, times={name: mean_times([one.times[name] for one in several]) for name in names})
+    return Figures(
+        **means,
+        times={name: mean_times([one.times[name] for one in several]) for name in names},
+        attainment_by_limit={name: _mean(one.attainment_by_limit.get(name) for one in several) for name in LIMITS},
+    )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -236,7 +246,7 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if not isinstance(value, int | float) or value == math.inf:
         return None if value is None else "inf"
     return int(value) if value == int(value) else round(value, 4)

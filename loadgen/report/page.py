@@ -56,6 +56,7 @@ def _body(report: Report) -> Iterator[str]:
         yield _probes(report)
     yield "<h2>Tenants and classes</h2>"
     yield _cells(report)
+    yield markup.paragraph(_by_limit(report.totals), "soft")
     yield from (markup.paragraph(told, "soft") for told in notes(report))
     if len(report.fairness.tenants) > 1:
         yield _tenants(report)
@@ -100,6 +101,12 @@ def _cells(report: Report) -> str:
     rows = [("all", report.totals, report.attainment_95, report.attainment_target)]
     rows += [(_label(cell, report), cell.figures, cell.attainment_95, cell.target) for cell in cells]
     return markup.table(headings, (_row(*row) for row in rows))
+
+
+def _by_limit(group: Figures) -> str:
+    names = {"ttft": "TTFT", "tpot": "TPOT", "stall": "stall", "e2e": "E2E"}
+    shares = (f"{names[name]} {percent(share)}" for name, share in group.attainment_by_limit.items())
+    return f"All, within one limit alone, of all offered: {', '.join(shares)}."
 
 
 def _probes(report: Report) -> str:

@@ -54,6 +54,16 @@ def test_limits_of_a_good_answer(one: Sample, missed: tuple[str, ...]) -> None:
     assert SLO.missed(one) == missed
 
 
+def test_attainment_is_told_of_each_limit_by_itself_and_of_all_offered() -> None:
+    late, slow, fine = sample(reads=[10.5, 10.6]), sample(1, reads=[10.1, 10.6]), sample(2)
+    refused = sample(3, outcome=Outcome.REJECTED_QUOTA, reads=[])
+    totals = of(late, slow, fine, refused).totals
+    assert totals.attainment == 0.25
+    assert totals.attainment_by_limit == {"ttft": 0.5, "tpot": 0.5, "stall": 0.5, "e2e": 0.75}
+    assert mean([totals, of(fine).totals]).attainment_by_limit["ttft"] == 0.75
+    assert of().totals.attainment_by_limit["ttft"] is None
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 def test_the_whole_answer_can_have_a_limit(streamed: bool) -> None:
     slo = Slo(ttft=TtftLimit(base_ms=400), tpot_ms=1e6, stall_ms=1e6, e2e_ms=5000)
