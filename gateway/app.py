@@ -6,6 +6,7 @@ import gc
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version as installed_version
 
 import uvloop
@@ -177,9 +178,14 @@ class Gateway:
         return await (listen_privately(app, replica.address) if replica else listen(app, admin.host, admin.port))
 
     async def _sweep(self) -> None:
+        late = False
         while True:
+            slept_s = time.monotonic()
             await asyncio.sleep(self._services.timers.sweep_s)
-            self._look_at_timers(time.monotonic())
+            now = time.monotonic()
+            late = not late and now - slept_s > 2 * self._services.timers.sweep_s
+            if not late:  # who stood still reads first what has come meanwhile
+                self._look_at_timers(now)
 
     def _look_at_timers(self, now: float) -> None:
         # Not in the loop above: its frame would keep the last request it has seen.
@@ -200,11 +206,12 @@ class Gateway:
         evict_at_s = began_s + max(timers.drain_lag_s, timers.drain_grace_s - EVICT_BEFORE_END_S * scale)
         end_s = began_s + timers.drain_grace_s
         self._events.info("draining", running=len(self._services.runs), grace_s=timers.drain_grace_s)
-        self._shared.closing = True
+        silent_s = min(timers.drain_idle_s, timers.keepalive_idle_s)
+        self._server.see_off(replace(timers, keepalive_idle_s=silent_s, first_byte_of_connection_s=silent_s))
         await self._wait(began_s + timers.drain_lag_s, until_idle=False)
-        self._services.refusing = True
-        self._server.stop_accepting()
+        await self._server.stop_accepting()
         await self._wait(evict_at_s, until_idle=True)
+        self._services.refusing = True
         self._dispatcher.handle(SettingsChanged(settings=assembly.closed(self._reloader.current.settings)))
         await self._wait(end_s, until_idle=True)
         left = len(self._services.runs)
@@ -225,7 +232,7 @@ class Gateway:
     async def _shut(self, listener: Listener) -> None:
         self._services.ready = False
         self._line.close()
-        self._server.stop_accepting()
+        await self._server.stop_accepting()
         self._server.abort()
         await self._roster.close()
         for part in (self._lengths, self._syncer):

@@ -61,7 +61,7 @@ class Services:
     ids: Ids = field(default_factory=Ids)
     runs: set[Active] = field(default_factory=set)
     ready: bool = False
-    refusing: bool = False  # draining, past the lag: whatever is new gets 503
+    refusing: bool = False  # draining, near the end of the grace: whatever is new gets 503
 
     def __post_init__(self, terms: Terms) -> None:
         self.change(terms)

@@ -87,7 +87,8 @@ class Admission(Section):
         512 * MIB, description="Request bodies held in memory in all, then 503 `overloaded`."
     )
     drain_lag_s: Annotated[float, Number(0, 300)] = Field(
-        5.0, description="After SIGTERM: `/readyz` says 503 for so long before new requests are refused."
+        5.0,
+        description="After SIGTERM: `/readyz` says 503 for so long before new connections are refused. A second later those on which nothing came are closed.",
     )
     drain_grace_s: Annotated[float, Number(1, 3600)] = Field(
         120.0, description="After SIGTERM: what has not ended by then is cut with an error frame."

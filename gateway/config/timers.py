@@ -31,4 +31,5 @@ class Timers:
     # the gateway itself
     sweep_s: float  # period of the sweep that enforces the longer timers
     drain_lag_s: float
+    drain_idle_s: float  # a connection on which nothing comes for so long is closed while the gateway drains
     drain_grace_s: float

@@ -149,6 +149,8 @@ class Config(Section):
             "sse_keepalive_s": self.limits.sse_keepalive_s,
             "sweep_s": 0.25,
             "drain_lag_s": admission.drain_lag_s,
+            # From the lag's 5 s on: httpx, and so the openai client, uses no connection again after 5 s.
+            "drain_idle_s": admission.drain_lag_s + 1.0,
             "drain_grace_s": admission.drain_grace_s,
         }
         return Timers(**{name: seconds * engine.scale for name, seconds in unscaled.items()})

@@ -33,7 +33,7 @@ class State(IntEnum):
     IDLE = 0  # between requests, or new
     READING = 1
     BUSY = 2  # a request is complete, its answer is not
-    LINGER = 3  # refused before its body was read: discarding what still comes
+    LINGER = 3  # refused before its body was read, or silent for too long: discarding what still comes
     CLOSING = 4  # flushing what was written
 
 
@@ -76,10 +76,6 @@ class ClientConnection:
         self._lingered = 0
         self._body_began_s = self._touched_s = 0.0
         self._undelivered = -1  # at the last look; -1: not looked yet
-
-    def is_idle(self) -> bool:
-        """Between two requests."""
-        return self.state is _IDLE
 
     def forget_heads(self) -> None:
         """What was concluded from heads that came before holds no longer."""
@@ -190,6 +186,20 @@ class ClientConnection:
         reader = self.reader
         return reader.excess or self.state is not _BUSY or not reader.keep_alive or self.shared.closing
 
+    def hurry(self, deadline: float) -> None:
+        """Be closed by then if nothing comes."""
+        if self.state is _IDLE and not self.paused:
+            self.deadline = min(self.deadline, deadline)
+
+    def _part(self) -> None:
+        """Nothing has come for long enough. What crosses this on its way is never processed, and its sender can tell."""
+        if _in_kernel(self.transport, termios.FIONREAD):
+            return  # it has: a close would reset it
+        if self.transport.can_write_eof():
+            self._linger()
+        else:
+            self.close()  # TLS says goodbye by itself, and waits for the answer
+
     def _linger(self) -> None:
         # A plain close while bytes are still coming would reset the connection and take our answer with it.
         self.state = _LINGER
@@ -223,7 +233,9 @@ class ClientConnection:
         timers = self.shared.timers
         if self.paused or self.state is _CLOSING:
             self._check_stall(now)
-        elif self.state in (_IDLE, _LINGER):
+        elif self.state is _IDLE:
+            self._part()
+        elif self.state is _LINGER:
             self.close()
         elif self.state is _READING and self.reader.progress is _HEAD:
             self._time_out()
@@ -245,7 +257,7 @@ class ClientConnection:
     def _check_stall(self, now: float) -> None:
         # Reading is what the peer's kernel acknowledges. Our own buffer shows nothing of it for long: the kernel holds
         # megabytes for a slow reader, and takes more from us only when a third of them has gone.
-        undelivered = self.transport.get_write_buffer_size() + _unacknowledged(self.transport)
+        undelivered = self.transport.get_write_buffer_size() + _in_kernel(self.transport, termios.TIOCOUTQ)
         if self._undelivered < 0 or undelivered < self._undelivered:
             self._undelivered = undelivered
             self.deadline = now + self.shared.timers.client_stall_s
@@ -263,12 +275,13 @@ class ClientConnection:
         self.shared.handler.vanished(exchange, stalled=stalled)
 
 
-def _unacknowledged(transport: Any) -> int:
-    """Bytes that the kernel holds for the peer, sent or not; 0 where it cannot be asked."""
+def _in_kernel(transport: Any, which: int) -> int:
+    """Bytes that the kernel holds: FIONREAD, unread ones; TIOCOUTQ, those the peer has not acknowledged, sent or not.
+    0 where it cannot be asked."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
         return 0
-    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), which, bytes(4)), sys.byteorder)
 
 
 def _reset_on_close(transport: Any) -> None:

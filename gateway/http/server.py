@@ -5,11 +5,15 @@ decides what happens. Timers are a timestamp per connection, looked at by one sw
 """
 
 import asyncio
+import select
 import ssl
-from typing import cast
+import time
+from typing import Final, cast
 
 from gateway.http.client import ClientConnection
-from gateway.http.shared import Shared
+from gateway.http.shared import Shared, Timers
+
+BACKLOG: Final = 4096
 
 
 class Server:
@@ -30,21 +34,33 @@ class Server:
             lambda: cast(asyncio.Protocol, ClientConnection(self.shared)),
             host,
             port,
-            backlog=4096,
+            backlog=BACKLOG,
             ssl=tls,
             ssl_handshake_timeout=handshake_s,
             reuse_port=shared_port or None,
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
-    def stop_accepting(self) -> None:
-        """Close the listener and every connection that is between requests."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        for connection in list(self.shared.connections):
-            if connection.is_idle():
-                connection.close()
+    def see_off(self, timers: Timers) -> None:
+        """From now on each answer is the last of its connection, and these timers hold."""
+        self.shared.closing, self.shared.timers = True, timers
+        deadline = time.monotonic() + timers.keepalive_idle_s
+        for connection in self.shared.connections:
+            connection.hurry(deadline)
+
+    async def stop_accepting(self) -> None:
+        """Close the listener, once nobody stands before it: who is not let in yet would be reset."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        door = select.poll()
+        for each in listener.sockets:
+            door.register(each.fileno(), select.POLLIN)
+        for _ in range(BACKLOG):
+            if not door.poll(0):
+                break
+            await asyncio.sleep(0)
+        listener.close()
 
     def sweep(self, now: float) -> None:
         """Act on every connection whose time is up."""

@@ -64,8 +64,8 @@ class Connection(Protocol):
     def expired(self, now: float) -> None:
         """Its time is up, or may be."""
 
-    def is_idle(self) -> bool:
-        """Between two requests."""
+    def hurry(self, deadline: float) -> None:
+        """Be closed by then if it is between two requests and nothing comes."""
 
     def forget_heads(self) -> None:
         """What was concluded from heads that came before holds no longer."""

@@ -43,7 +43,7 @@ class Channels:
         timeout = aiohttp.ClientTimeout(total=within_s)
         asked = [slot for slot in self._slots if slot.state in ("serving", "draining")]
         given = await asyncio.gather(*(self._ask(slot, (request.method, path), passed, timeout) for slot in asked))
-        return [answer for answer in given if answer.status or answer.slot.pid == answer.pid]
+        return [answer for answer in given if answer.status or answer.slot.runs(answer.pid)]
 
     async def close(self) -> None:
         """Hang up."""

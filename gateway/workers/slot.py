@@ -73,6 +73,10 @@ class Slot:
                 return
             self.restarts += 1
 
+    def runs(self, pid: int) -> bool:
+        """Whether that process runs here, and is not about to end."""
+        return self.pid == pid and self.state != "down"
+
     def give_up(self) -> None:
         """Start no other process here. The one that runs goes on."""
         self._given_up.set()
@@ -131,6 +135,7 @@ class Slot:
         except OSError:
             words = []
         if not words:
+            self.state = "down"  # it has hung up: it answers nobody any more, and is about to end
             asyncio.get_running_loop().remove_reader(line)
         for word in words:
             self.state = _TOLD.get(word, self.state)
