@@ -87,6 +87,7 @@ class UpstreamConnection:
         "_excess",
         "_fields",
         "_head_bytes",
+        "_held_up",
         "_interim",
         "_keep",
         "_parser",
@@ -121,7 +122,7 @@ class UpstreamConnection:
         self._fields: dict[bytes, bytes] = {}
         self._progress = _HEAD
         self._head_bytes = self._interim = self._body_pieces = 0
-        self._excess = self._keep = False
+        self._excess = self._keep = self._held_up = False
         # Set while the parser stands between two chunks and the sink knows what chunks look like.
         self._at_chunk: Callable[[bytes], bool] | None = None
 
@@ -149,12 +150,14 @@ class UpstreamConnection:
         self.transport.abort()
 
     def pause(self) -> None:
-        """Stop to read until `resume`: the client is slower than the engine."""
+        """Stop to read until `resume` or the end of this answer: the client is slower than the engine."""
         if not self.transport.is_closing():
+            self._held_up = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
+        self._held_up = False
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
@@ -294,6 +297,8 @@ class UpstreamConnection:
             return  # given up while its last bytes were relayed; already closed
         clean = self._keep and not self._excess and self.unsent_bytes() == 0
         if clean:
+            if self._held_up:  # in the very read that brought the end: who asks next is another client
+                self.resume()
             self._reset()
             self._pool.release(self)
         else:

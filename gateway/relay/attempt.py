@@ -92,7 +92,7 @@ class Attempt:
         self._reader: Body | None = None
         self.route = owner.route
         self.exchange = owner.exchange
-        self.exchange.source = connection
+        self.exchange.source = self
 
     def begin(self, status: int, content_type: bytes, coding: bytes, length: int | None) -> None:
         """A good answer has begun: tell the client, and stop to hold what a second attempt would need."""
@@ -149,6 +149,16 @@ class Attempt:
             self._reader.add_up()
         if connection is not None and connection.sink is not None:
             connection.abort()
+
+    def pause(self) -> None:
+        """The client is slower than the engine. Once its answer is whole the connection is somebody else's."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        if self.connection is not None:
+            self.connection.resume()
 
     def interrupt(self, reason: Reason) -> None:
         """End it from outside: `reason` is what the client is told."""

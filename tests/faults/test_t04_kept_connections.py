@@ -1,7 +1,7 @@
 """T4, the connections that clients keep: a gateway that goes down answers what is sent on them, also what is sent in
 the very moment it would close them, and whoever stands at its door is let in (http.md 12).
 
-Clients resend no POST whose connection broke, so each of these would be a failed request.
+Not every client resends a POST whose connection broke: each of these would be a failed request.
 """
 
 import asyncio
