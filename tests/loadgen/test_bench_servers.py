@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
+from loadgen.workload.bodies import Terms, body
+from loadgen.workload.prompts import Block, Prose
 from tests.kit import wire
 from tests.kit.engines import Engine
 from tests.kit.gateway import Gateway, config
+from tests.kit.raw_client import exchange
 from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
 from tests.kit.tenants import secret, tenant
 from tests.loadgen.benching import BUSY, KEYS, TINY, bench, command, ended, started
+from tests.loadgen.sending import planned
+from tests.loadgen.simulated import post
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -83,6 +88,47 @@ async def test_a_quota_that_refuses_is_told_apart_from_failures(tmp_path: Path) 
     assert cells["chat"]["figures"]["rejected_quota"] > 30 and not cells["chat"]["judged"]
     assert cells["jobs"]["figures"]["ok"] == cells["jobs"]["figures"]["offered"]
     assert done.report["totals"]["failed"] == 0
+
+
+LENGTHS = (5, 900, 17, 333, 64, 128, 250, 12)  # of answers, as markers ask for them
+
+
+async def decided(directory: Path, lengths: Sequence[int]) -> list[Any]:
+    """What a fresh gateway knew of requests that differ in their markers alone, and where it sent them."""
+    directory.mkdir()
+    async with ScriptEngine() as a, ScriptEngine() as b:
+        settings = config([a.url, b.url], telemetry={"journal": str(directory / "journal.jsonl")})
+        async with Gateway(settings, directory) as gateway:
+            for number, length in enumerate(lengths):
+                blocks = (
+                    Block(namespace="shared", id=number % 3, tokens=400, role="system"),
+                    Block(namespace="own", id=number, tokens=50 + 37 * number),
+                )
+                data = body(Terms(model="m"), planned(number, blocks=blocks, output_tokens=length), Prose("salt"))
+                assert (await exchange(gateway.port, post("/v1/chat/completions", data))).status == 200
+    lines = [json.loads(line) for line in (directory / "journal.jsonl").read_bytes().splitlines()[1:]]
+    arrived = [(line["request"], line["decisions"]) for line in lines if line["event"] == "Arrived"]
+    own = {
+        "id",
+        "arrived_s",
+        "deadline_s",
+        "prefix",
+    }  # of the hashes, the last ones are of bytes with the marker in them
+    return [
+        (
+            {name: value for name, value in request.items() if name not in own},
+            len(request["prefix"]),
+            [(one["decision"], one["endpoint"]) for one in decisions],
+        )
+        for request, decisions in arrived
+    ]
+
+
+async def test_a_gateway_does_the_same_whatever_lengths_the_markers_ask_for(tmp_path: Path) -> None:
+    first, second = [
+        await decided(tmp_path / name, lengths) for name, lengths in (("as", LENGTHS), ("permuted", LENGTHS[::-1]))
+    ]
+    assert len(first) == len(LENGTHS) and first == second
 
 
 def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
