@@ -98,7 +98,7 @@ async def test_a_killed_process_leaves_no_limit_higher_and_no_slot_taken_for_lon
 
 async def all_slots_are(made: Fleet, replica: int, seconds: float) -> None:
     """One of the living can use every slot in time; what it then runs ends without an answer."""
-    jobs = [asyncio.create_task(made.ask(replica, max_tokens=90)) for _ in range(8)]
+    jobs = [asyncio.create_task(made.ask(replica, max_tokens=90, timeout_s=2 * seconds)) for _ in range(8)]
 
     async def all_run() -> bool:
         return (await made.replicas[replica].metrics()).sum("forebay_attempts_open") == 8

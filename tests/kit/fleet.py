@@ -30,7 +30,9 @@ class Fleet:
     replicas: Sequence[Gateway]
     idle: dict[int, list[Connection]] = field(default_factory=dict)
 
-    async def ask(self, replica: int, tenant: str = "acme", *, tokens: int = 10, **more: Any) -> Response:
+    async def ask(
+        self, replica: int, tenant: str = "acme", *, tokens: int = 10, timeout_s: float = 30.0, **more: Any
+    ) -> Response:
         """A prompt of so many tokens exactly; the answer may have 30."""
         body = {"prompt": list(range(tokens)), "max_tokens": 30, **more}
         message = wire.request("/v1/completions", {"model": "m", **body}, extra=[bearer(tenant)])
@@ -40,7 +42,7 @@ class Fleet:
         connection = waiting.pop() if waiting else await connect(self.replicas[replica].port)
         try:
             await connection.send(message)
-            answer = await connection.response(30.0)
+            answer = await connection.response(timeout_s)
         except BaseException:
             connection.reset()
             raise
