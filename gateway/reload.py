@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -31,7 +31,7 @@ from gateway.errors import GatewayError
 from gateway.http.shared import Shared
 from gateway.roster import Roster
 from gateway.run import Run
-from gateway.services import Services
+from gateway.services import Active, Services
 from policies.decisions import Reason
 from policies.events import SettingsChanged
 from policies.types import Pool, Settings
@@ -43,8 +43,10 @@ SETTLES = 50  # looks at files that go on changing; then they are read as they a
 # loop took 10.4 ms (p99) with the interpreter's own 5 ms, and 1.3 ms with this.
 SWITCH_S = 0.0005
 SLICE_S = 0.01  # for so long those that ask anew keep the loop
+LOOKS = 500  # requests that are looked at in one step of the loop
 PORTION = 50  # tenants whose limits change in one step of the loop
 SHOWN = 10  # changes named in a line of the log
+Found = tuple[Collection[str], Set[Active]]  # endpoints that are well, requests that are what they were
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,8 +71,33 @@ class Live:
             self.services.dispatcher.handle(SettingsChanged(settings=settings))
             await asyncio.sleep(0)
 
-    def swap(self, old: Prepared, new: Prepared, well: Collection[str]) -> None:
-        """Take over a configuration, from one event to the next. `well`: new endpoints that were found well."""
+    async def look_ahead(self, old: Prepared, new: Prepared) -> set[Active]:
+        """Who of those that wait is by the new configuration what it was, looked at a few in each turn of the loop: so that they
+        need not be looked at when it is taken over."""
+        found: set[Active] = set()
+        while self.again:
+            await asyncio.sleep(0)
+        if old.settings.bands != new.settings.bands:
+            return found
+        book = new.terms.book.without(self.services.tenants.blocked())
+        await asyncio.sleep(0)
+        callers, moved = book.callers(), _moved_models(old, new)
+        same: dict[int, bool] = {}
+        for number, run in enumerate(list(self.services.runs)):
+            if number % LOOKS == 0:
+                await asyncio.sleep(0)
+            if isinstance(run, Run) and run.waiting and run.record.model not in moved:
+                known = run.caller
+                if id(known) not in same:
+                    same[id(known)] = callers.get((known.tenant, known.key)) == known
+                if same[id(known)]:
+                    found.add(run)
+        await asyncio.sleep(0)
+        return found
+
+    def swap(self, old: Prepared, new: Prepared, well: Collection[str], same: Set[Active]) -> None:
+        """Take over a configuration, from one event to the next. `well`: new endpoints that were found well; `same`: requests
+        that are what they were."""
         services, config, dispatcher = self.services, new.config, self.services.dispatcher
         self._ask_again(inf)  # those that a swap a moment ago left
         dispatcher.settle()  # who was given a place goes there, as it was decided
@@ -82,7 +109,7 @@ class Live:
         self.shared.change(new.limits, new.timers, new.bounds, config.limits.stream_buffer_bytes)
         self.access.change(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
         same_bands = old.settings.bands == new.settings.bands
-        self.again.extend(self._judge_who_waits(_moved_models(old, new), same_bands))
+        self.again.extend(self._judge_who_waits(same, _moved_models(old, new), same_bands))
         dispatcher.settle()  # what was decided about those that stepped out is of no interest
         self.roster.change(config, new.timers, well)
         dispatcher.handle(SettingsChanged(settings=new.settings))
@@ -100,17 +127,20 @@ class Live:
                 asyncio.get_running_loop().call_soon(self._ask_again, most_s)
                 return
 
-    def _judge_who_waits(self, moved: set[str], same_bands: bool) -> list[tuple[Run, Caller]]:
+    def _judge_who_waits(self, seen: Set[Active], moved: set[str], same_bands: bool) -> list[tuple[Run, Caller]]:
         """Refuse those that may not wait any more. Returns those that are to ask anew, in their order. Who belongs to another
         partition has stepped out already.
 
         What was reserved for them goes back with their leaving: for the core they have left like any client.
         """
         services = self.services
+        waiting = [run for run in services.runs - seen if isinstance(run, Run) and run.waiting]
+        if not waiting:
+            return []
         callers = services.tenants.book.callers()
         again: list[tuple[Run, Caller]] = []
         same: dict[int, bool] = {}  # whether a caller, by its id, is the same as before
-        for run in [run for run in services.runs if isinstance(run, Run) and run.waiting]:
+        for run in waiting:
             known = run.caller
             caller = callers.get((known.tenant, known.key))
             if id(known) not in same:
@@ -171,8 +201,11 @@ class Reloader:
                 well = await self._live.roster.well(new.config)
                 if not self._closed:
                     await self._live.lead_up_to(self.current, new)
+                same = await self._live.look_ahead(self.current, new) if not self._closed else set()
                 return (
-                    self._take(by, new, changed, well) if not self._closed else Reloaded(checksum=self.current.checksum)
+                    self._take(by, new, changed, (well, same))
+                    if not self._closed
+                    else Reloaded(checksum=self.current.checksum)
                 )
             except ConfigErrors as wrong:
                 if wrong.__cause__ is not None:
@@ -184,12 +217,12 @@ class Reloader:
         current = self.current
         return Configured(current.config, current.checksum, self._loaded_s, self._failure)
 
-    def _take(self, by: str, new: Prepared, changed: tuple[str, ...], well: Collection[str]) -> Reloaded:
+    def _take(self, by: str, new: Prepared, changed: tuple[str, ...], found: Found) -> Reloaded:
         self._live.renew_certificate(new.config)
         if changed:
             old, self.current, self._loaded_s = self.current, new, time.time()
             try:
-                self._live.swap(old, new, well)
+                self._live.swap(old, new, *found)
             except Exception as error:  # part of it is in force; the next good file sets it right
                 raise self._fault(error) from error
         self.results["ok"] += 1

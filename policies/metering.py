@@ -6,10 +6,10 @@ is counted anew from the live requests, but for the meters: what is used stays u
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterator
 from itertools import chain
 from math import inf
+from typing import Final
 
 from policies import quota
 from policies.decisions import Reject
@@ -20,16 +20,18 @@ from policies.state.blocks import Block
 from policies.state.books import Books
 from policies.state.claims import Account, Charge, Claim, Density, Slots, Terms
 from policies.state.endings import reject
-from policies.state.invariants import InvariantError
+from policies.state.invariants import InvariantError, audit_limits
 from policies.state.ledger import Attempt
 from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
 from policies.state.parked import Parked
 from policies.state.tariffs import Tariff
 from policies.state.tickets import Ticket
-from policies.state.views import AccountView, MeterView, SlotView
+from policies.state.views import AccountView, MeterView, SlotView, Standing
 from policies.types import RATES, Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
 
 PLAIN = Cost()  # for limits that all tenants share
+_REFUSED: Final = Outcome.REFUSED  # members found in their class cost as much as a call
+_FAILED: Final = Outcome.FAILED
 
 
 class Metering:
@@ -41,6 +43,7 @@ class Metering:
         self.leasing = Leasing(books)
         self._books = books
         self._wall = Wall()
+        self._unbooked: list[Tariff] = []
         self._settings: Settings | None = None
         self._meters: dict[str, dict[Rule, Meter]] = {}  # by tenant
         self._terms: dict[tuple[str, str, str], Terms | None] = {}
@@ -82,18 +85,23 @@ class Metering:
         claim = ticket.claim
         if claim is None or not claim.holds:
             return
-        prompt, output = event.prompt_tokens, event.output_tokens
-        if event.outcome is Outcome.REFUSED:
+        prompt, output, outcome = event.prompt_tokens, event.output_tokens, event.outcome
+        if outcome is _REFUSED:
             claim.charge((0, 0, 0), now)
-        elif event.outcome is Outcome.FAILED and not (attempt.answered or event.seen_tokens or prompt):
+        elif outcome is _FAILED and not (attempt.answered or event.seen_tokens or prompt):
             claim.refund(now)
         else:
-            cached = event.cached_tokens or 0 if prompt is not None else 0
-            used = max(1, claim.input_tokens) if prompt is None else prompt
-            claim.charge((max(0, used - cached), cached, event.seen_tokens if output is None else output), now)
-        request = ticket.request
-        if prompt and request.text_bytes and not request.media:
-            claim.terms.density.learn(request.text_bytes, prompt)
+            if output is None:
+                output = event.seen_tokens
+            if prompt is None:
+                claim.charge((max(1, claim.input_tokens), 0, output), now)
+            else:
+                cached = event.cached_tokens or 0
+                claim.charge((prompt - cached if prompt > cached else 0, cached, output), now)
+        if prompt:
+            request = ticket.request
+            if request.text_bytes and not request.media:
+                claim.terms.density.learn(request.text_bytes, prompt)
 
     def cancelled(self, ticket: Ticket, event: Cancelled, now: float) -> None:
         """Its client has left: what the engine was given is paid for."""
@@ -116,13 +124,26 @@ class Metering:
         was_limited, before, self._settings = self.limited, self._settings, settings
         whose = limits.changed(before, settings)
         self.leasing.change(settings)
+        self._book()
         self._forget_terms(whose)
+        if before is not None and not isinstance(whose, limits.Everybody):
+            self._change_models(limits.changed_models(before, settings), settings)
         tenants, models = settings.tenants.values(), settings.models.values()
         self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
         self._bound_meters(settings, whose, now)
         self.counts_tokens = limits.counts_tokens(settings)
         if self.limited or was_limited:
             self._judge_anew(whose)
+
+    def _change_models(self, names: list[str], settings: Settings) -> None:
+        """New limits that all share, of models that had some: for who comes from now on. Slots are the same, more or fewer of them."""
+        for key in [key for key in self._terms if key[2] in names]:
+            del self._terms[key]
+        for name in names:
+            slots = self._slots.get(("model", "", name))
+            model = settings.models.get(name)
+            if slots is not None and model is not None and model.limits.max_concurrency is not None:
+                slots.cap = slots.whole = model.limits.max_concurrency
 
     def _forget_terms(self, whose: Container[str]) -> None:
         """What was made of the limits of these tenants is made anew when it is asked for."""
@@ -154,6 +175,8 @@ class Metering:
 
     def _judge_anew(self, whose: Container[str]) -> None:
         """Count their live requests under the new settings. What they have reserved they settle as it was reserved."""
+        if not isinstance(whose, limits.Everybody) and not whose:
+            return
         books = self._books
         tickets = [ticket for ticket in books.tickets.values() if ticket.request.tenant in whose]
         found = [(ticket, self._terms_of(ticket.request)) for ticket in tickets]
@@ -209,7 +232,7 @@ class Metering:
         terms.reserve, terms.shadow = owner.reserve, owner.mode == "shadow"
         terms.queue_timeout_s = owner.queue_timeout_s
         terms.without_store = self.leasing.policy(settings, tenant) if charges else ""
-        terms.tariff = Tariff(charges, self._wall) if charges and not terms.without_store else None
+        terms.tariff = Tariff(charges, self._wall, self._unbooked) if charges and not terms.without_store else None
         terms.context_tokens = served.context_tokens
         terms.density = self._densities.setdefault((tenant, model), terms.density)
         terms.lane = key if any(each.scope == "key" for each in slots) else ""
@@ -266,7 +289,7 @@ class Metering:
 
     # ---- out
 
-    def standing(self, whose: tuple[str, str, str], now: float, *, apart: bool) -> quota.Standing | None:
+    def standing(self, whose: tuple[str, str, str], now: float, *, apart: bool) -> Standing | None:
         """How far what limits the requests of this tenant, key and model is used, for a client to know; None: nothing does.
 
         `apart` as for `quota.standing`.
@@ -274,14 +297,21 @@ class Metering:
         terms = self._terms.get(whose) or self._made(*whose)
         return quota.standing(terms, now, apart=apart) if terms is not None and terms.charges else None
 
+    def _book(self) -> None:
+        """Bring the sums of all meters up to date."""
+        while self._unbooked:
+            self._unbooked.pop().book()
+
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""
+        self._book()
         return [limits.view(meter, self._limit(rule), now) for rule, meter in self._all_meters()]
 
     def meters_of(self, tenant: str, now: float) -> list[MeterView]:
         """Every limit of a tenant, asked for or not."""
         owner = self._settings.tenants.get(tenant) if self._settings is not None else None
         mine = limits.rules_of(owner) if owner is not None else ()
+        self._book()
         return [limits.view(self._meter(rule), self._limit(rule), now) for rule in mine]
 
     def slots_of(self, tenant: str) -> list[SlotView]:
@@ -309,31 +339,5 @@ class Metering:
 
     def check(self) -> None:
         """Raise InvariantError unless all meters, slots and counts agree with the live requests (I1, I2)."""
-        live = [ticket for ticket in self._books.tickets.values() if ticket.claim is not None]
-        held = Counter[int]()
-        taken = Counter[int]()
-        waiting = Counter[int]()
-        for ticket in live:
-            claim = ticket.claim
-            if claim is None:
-                continue
-            for meter, amount in claim.holdings():
-                held[id(meter)] += amount
-            for slots in claim.terms.slots if ticket.attempt is not None else ():
-                taken[id(slots)] += 1
-            waiting[id(claim.terms.account)] += ticket.line is not None
-        for rule, meter in self._all_meters():
-            _check_meter(rule, meter, held[id(meter)])
-        for name, slots in self._slots.items():
-            if slots.used != taken[id(slots)]:
-                raise InvariantError(f"slots {name}: {taken[id(slots)]} run, booked {slots.used}")
-        for tenant, account in self._accounts.items():
-            if account.queued != waiting[id(account)]:
-                raise InvariantError(f"tenant {tenant}: {waiting[id(account)]} wait, booked {account.queued}")
-
-
-def _check_meter(rule: Rule, meter: Meter, held: int) -> None:
-    if meter.held != held:
-        raise InvariantError(f"meter {rule}: holds {held}, but by its sums {meter.held}")
-    if meter.used < 0:
-        raise InvariantError(f"meter {rule}: {meter.used} used")
+        self._book()
+        audit_limits(self._books, self._all_meters(), self._slots, self._accounts)

@@ -4,18 +4,19 @@ What is held is an estimate: of the prompt by its bytes, of the answer by what t
 ended, the difference to what it really took is given back, or owed. A refused request changes no meter.
 """
 
-from collections.abc import Mapping, Sequence
 from math import ceil, inf
+from typing import Final
 
 from policies.decisions import Reason, Shortage
 from policies.state.blocks import Block
 from policies.state.claims import Charge, Claim, Terms
 from policies.state.meters import MICRO, MINUTE_S, Meter
+from policies.state.views import Level, Standing
 from policies.types import InferenceRequest, Message
 
-UNIT = MICRO * MINUTE_S  # as `end` counts
-MESSAGE_TOKENS = 4  # of role and marks around each message
-MEDIA_BYTES = 4096  # of `text_bytes` that stand for a part, which counts by itself here
+UNIT: Final = MICRO * MINUTE_S  # as `over` counts
+MESSAGE_TOKENS: Final = 4  # of role and marks around each message
+MEDIA_BYTES: Final = 4096  # of `text_bytes` that stand for a part, which counts by itself here
 
 
 class Denied(Message):
@@ -35,67 +36,61 @@ class Short:
         self.needs = needs
 
 
-class Level(Message):
-    """How far a limit is used: `left` of `limit`, in requests or cost units, all of it after `reset_s`."""
-
-    scope: str
-    limit: int
-    left: int
-    reset_s: float
-
-
-class Standing(Message):
-    """The tightest limit of each metric, and the budgets of which so much is used that the client is told."""
-
-    levels: Mapping[str, Level]
-    budgets: tuple[str, ...] = ()
-
-
 def standing(terms: Terms, now: float, *, apart: bool) -> Standing:
     """What a client of these terms is told with every answer. Which limit of several replicas is the tightest is judged as
     of the last look.
 
     `apart`: of each metric one level; else one of requests, and of all that counts tokens the tightest.
     """
+    tariff = terms.tariff
+    if tariff is None or not tariff.idle(now):
+        return _standing(terms, now, apart)
+    found = terms.idle_apart if apart else terms.idle
+    if found is None:
+        found = Standing(_standing(terms, now, apart).levels, (), True)
+        if apart:
+            terms.idle_apart = found
+        else:
+            terms.idle = found
+    return found
+
+
+def _standing(terms: Terms, now: float, apart: bool) -> Standing:
     levels: dict[str, Level] = {}
     now_us = int(now * MICRO)
+    tariff = terms.tariff
     for meters in terms.by_metric if apart else terms.by_kind:
-        if terms.tariff is None:
+        if tariff is None:
             meter = meters[0] if len(meters) == 1 else min(meters, key=_share_left)
             meter.look(now)
             capacity = meter.capacity
             left = max(0, capacity - meter.used + meter.apart) // MICRO
-            levels[meter.rule.metric] = Level(
-                scope=meter.name, limit=capacity // MICRO, left=left, reset_s=meter.empty_s()
-            )
+            levels[meter.rule.metric] = Level(meter.name, capacity // MICRO, left, meter.empty_s())
         else:
             meter = meters[0] if len(meters) == 1 else _tightest(meters, now_us)
-            levels[meter.rule.metric] = _level(meter, now_us)
+            over = meter.over - (now_us - meter.seen_us) * meter.rate
+            if over <= 0:
+                levels[meter.rule.metric] = Level(meter.name, meter.units, meter.units, 0.0)
+            else:
+                left, reset_s = max(0, meter.full - over) // UNIT, -(-over // meter.rate) / MICRO
+                levels[meter.rule.metric] = Level(meter.name, meter.units, left, reset_s)
     if not terms.budgets:
-        return Standing(levels=levels)
-    if terms.tariff is not None:
-        return Standing(levels=levels, budgets=terms.tariff.soft(now))
-    return Standing(levels=levels, budgets=tuple(each.rule.metric for each in terms.budgets if _is_soft(each, now)))
+        return Standing(levels)
+    if tariff is not None:
+        return Standing(levels, tariff.soft(now))
+    return Standing(levels, tuple([each.rule.metric for each in terms.budgets if _is_soft(each, now)]))
 
 
-def _tightest(meters: Sequence[Meter], now_us: int) -> Meter:
+def _tightest(meters: list[Meter], now_us: int) -> Meter:
     """That of which the largest part is used."""
     tightest, most = meters[0], 0.0
     for meter in meters:
-        part = (meter.end - now_us * meter.rate) / meter.full
-        if part > most:
-            tightest, most = meter, part
+        over = meter.over - (now_us - meter.seen_us) * meter.rate
+        if over > 0:
+            part = over / meter.full
+            if part > most:
+                tightest, most = meter, part
     return tightest
-
-
-def _level(meter: Meter, now_us: int) -> Level:
-    over = max(0, meter.end - now_us * meter.rate)
-    return Level(
-        scope=meter.name,
-        limit=meter.full // UNIT,
-        left=max(0, meter.full - over) // UNIT,
-        reset_s=-(-over // meter.rate) / MICRO,
-    )
 
 
 def _share_left(meter: Meter) -> float:

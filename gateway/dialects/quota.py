@@ -8,15 +8,21 @@ import math
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final
 
 from gateway.dialects.routes import Dialect
 from gateway.dialects.verdict import error_for
 from gateway.errors import GatewayError
 from policies.decisions import Evict, Fail, Reason, Reject, Shortage
-from policies.quota import Level, Standing
+from policies.state.views import Level, Standing
 
-_TOKENS = ("tpm", "itpm", "otpm")
-_ANTHROPIC = {"rpm": b"requests", "tpm": b"tokens", "itpm": b"input-tokens", "otpm": b"output-tokens"}
+_IS_ANTHROPIC: Final = Dialect.ANTHROPIC
+MOST_KNOWN: Final = 4096
+_known: Final[
+    dict[int, tuple[Standing, bytes]]
+] = {}  # what is told of a lasting standing, by its id while it is held here
+_TOKENS: Final = ("tpm", "itpm", "otpm")
+_ANTHROPIC: Final = {"rpm": "requests", "tpm": "tokens", "itpm": "input-tokens", "otpm": "output-tokens"}
 
 
 def refusal(decision: Reject | Evict | Fail) -> GatewayError:
@@ -45,46 +51,70 @@ def _words(reason: Reason, shortage: Shortage) -> str:
 
 def lines(standing: Standing, dialect: Dialect, refused_by: str = "") -> bytes:
     """The header lines about limits. `refused_by`: the scope that has refused the request."""
+    if not standing.lasting or refused_by or dialect is _IS_ANTHROPIC:
+        return _lines(standing, dialect, refused_by)
+    known = _known.get(id(standing))
+    if known is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        known = _known[id(standing)] = standing, _lines(standing, dialect, "")
+    return known[1]
+
+
+def _lines(standing: Standing, dialect: Dialect, refused_by: str) -> bytes:
     levels = standing.levels
-    if dialect is Dialect.ANTHROPIC:
-        told = b"".join(_anthropic(_ANTHROPIC[metric], level) for metric, level in levels.items())
+    tightest: Level | None
+    if dialect is _IS_ANTHROPIC:
+        told = "".join([_anthropic(_ANTHROPIC[metric], level) for metric, level in levels.items()])
+        tightest = _tightest(levels.values())
     else:
-        tokens = _tightest(levels[metric] for metric in _TOKENS if metric in levels)
-        told = _openai(b"requests", levels.get("rpm")) + _openai(b"tokens", tokens)
-    tightest = _tightest(levels.values())
+        requests, tokens = levels.get("rpm"), None
+        if len(levels) > 1 or requests is None:
+            tokens = _tightest([levels[metric] for metric in _TOKENS if metric in levels])
+        told, tightest = "", tokens
+        if requests is not None:
+            told = _openai("requests", requests)
+            if tokens is None or requests.left / requests.limit <= tokens.left / tokens.limit:
+                tightest = requests
+        if tokens is not None:
+            told += _openai("tokens", tokens)
     scope = refused_by or (tightest.scope if tightest is not None else "")
     if scope:
-        told += b"x-forebay-ratelimit-scope: %b\r\n" % scope.encode()
+        told += f"x-forebay-ratelimit-scope: {scope}\r\n"
     if standing.budgets:
-        told += b"x-forebay-budget-soft: %b\r\n" % ",".join(standing.budgets).encode()
-    return told
+        told += f"x-forebay-budget-soft: {','.join(standing.budgets)}\r\n"
+    return told.encode()
 
 
 def _tightest(levels: Iterable[Level]) -> Level | None:
-    return min(levels, key=lambda level: level.left / level.limit, default=None)
+    """The first of those of which least is left."""
+    tightest, least = None, math.inf
+    for level in levels:
+        part = level.left / level.limit
+        if part < least:
+            tightest, least = level, part
+    return tightest
 
 
-def _openai(kind: bytes, level: Level | None) -> bytes:
-    if level is None:
-        return b""
+def _openai(kind: str, level: Level) -> str:
     return (
-        b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n"
-        % (kind, level.limit, kind, level.left, kind, duration(level.reset_s).encode())
-    )  # fmt: skip
+        f"x-ratelimit-limit-{kind}: {level.limit}\r\nx-ratelimit-remaining-{kind}: {level.left}\r\n"
+        f"x-ratelimit-reset-{kind}: {duration(level.reset_s)}\r\n"
+    )
 
 
-def _anthropic(kind: bytes, level: Level) -> bytes:
+def _anthropic(kind: str, level: Level) -> str:
     return (
-        b"anthropic-ratelimit-%b-limit: %d\r\nanthropic-ratelimit-%b-remaining: %d\r\nanthropic-ratelimit-%b-reset: %b\r\n"
-        % (kind, level.limit, kind, level.left, kind, moment(level.reset_s).encode())
-    )  # fmt: skip
+        f"anthropic-ratelimit-{kind}-limit: {level.limit}\r\nanthropic-ratelimit-{kind}-remaining: {level.left}\r\n"
+        f"anthropic-ratelimit-{kind}-reset: {moment(level.reset_s)}\r\n"
+    )
 
 
 def duration(seconds: float) -> str:
     """As Go writes it, rounded up to a millisecond: `200ms`, `48s`, `1m0.5s`, `1h0m0s`."""
-    milliseconds = math.ceil(seconds * 1000)
-    if milliseconds == 0:
+    if seconds == 0.0:
         return "0s"
+    milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"
     minutes, rest = divmod(milliseconds, 60_000)

@@ -15,6 +15,7 @@ from policies.decisions import Reason, Reject
 from policies.state.drain import DRAIN_WINDOW_S, Drain
 from policies.state.meters import Meter
 from policies.state.tariffs import Tariff
+from policies.state.views import Standing
 from policies.types import Reserve, record
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Terms:
     `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
     `by_metric`: the meters of rates, one group a metric; `by_kind`: of requests, and of all that counts tokens;
     `budgets`: the other meters.
+    `idle` and `idle_apart`: what a client is told while nothing is in use, once it was asked for.
     `without_store`: what holds when the store of several replicas cannot be asked; empty: there is none. Then there is a
     `tariff`.
     """
@@ -132,6 +134,8 @@ class Terms:
         "context_tokens",
         "counts_tokens",
         "density",
+        "idle",
+        "idle_apart",
         "lane",
         "most_unnamed",
         "queue_timeout_s",
@@ -161,6 +165,8 @@ class Terms:
         self.context_tokens = 0
         self.density = Density()
         self.lane = ""
+        self.idle: Standing | None = None
+        self.idle_apart: Standing | None = None
         self.without_store = ""
         self.tariff: Tariff | None = None
 

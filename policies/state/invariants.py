@@ -1,11 +1,14 @@
 """What must hold after every event, as code. Everything is counted again, one by one, from the live requests."""
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from policies.state import flows, timers
 from policies.state.books import Books
+from policies.state.claims import Account, Slots
 from policies.state.flows import Lane, Line
 from policies.state.ledger import Load
+from policies.state.meters import Meter, Rule
 from policies.state.queues import PoolQueue
 from policies.state.shares import Share, look
 
@@ -171,3 +174,32 @@ def _timers(books: Books) -> None:
     _equal("dead timers", dead, books.timers.dead)
     if dead > timers.DEAD_MIN and dead * 2 > len(books.timers):
         raise InvariantError(f"{dead} dead timers of {len(books.timers)}")
+
+
+def audit_limits(
+    books: Books,
+    meters: Iterable[tuple[Rule, Meter]],
+    slots: Mapping[tuple[str, str, str], Slots],
+    accounts: Mapping[str, Account],
+) -> None:
+    """Raise InvariantError unless all meters, slots and counts of tenants agree with the live requests (I1, I2)."""
+    held = Counter[int]()
+    taken = Counter[int]()
+    waiting = Counter[int]()
+    for ticket in books.tickets.values():
+        claim = ticket.claim
+        if claim is None:
+            continue
+        for meter, amount in claim.holdings():
+            held[id(meter)] += amount
+        for each in claim.terms.slots if ticket.attempt is not None else ():
+            taken[id(each)] += 1
+        waiting[id(claim.terms.account)] += ticket.line is not None
+    for rule, meter in meters:
+        _equal(f"meter {rule} holds", held[id(meter)], meter.held)
+        if meter.used < 0:
+            raise InvariantError(f"meter {rule}: {meter.used} used")
+    for name, each in slots.items():
+        _equal(f"slots {name} taken", taken[id(each)], each.used)
+    for tenant, account in accounts.items():
+        _equal(f"waiting of tenant {tenant}", waiting[id(account)], account.queued)

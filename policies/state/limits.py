@@ -23,11 +23,30 @@ class Everybody:
 
 
 def changed(before: Settings | None, settings: Settings) -> Container[str]:
-    """The tenants for which other limits hold than before."""
-    if before is None or (before.models, before.fleet) != (settings.models, settings.fleet):
+    """The tenants for which other limits hold than before, beside those of models that are changed where they are."""
+    if before is None or before.fleet != settings.fleet or not stays_in_place(before, settings):
         return Everybody()
     old, new = before.tenants, settings.tenants
     return {name for name in {**old, **new} if old.get(name) is not new.get(name) and old.get(name) != new.get(name)}
+
+
+def changed_models(before: Settings, settings: Settings) -> list[str]:
+    """The models of which something else holds for all tenants together."""
+    old, new = before.models, settings.models
+    return [name for name in {**old, **new} if old.get(name) != new.get(name)]
+
+
+def stays_in_place(before: Settings, settings: Settings) -> bool:
+    """Whether nobody who waits has to be looked at for what models say now: there are slots where there were slots, and limits
+    where there were limits. What was reserved of a rate stays reserved, whatever the rate is now."""
+    names = changed_models(before, settings)
+    for name in names:
+        old, new = (each.models[name].limits if name in each.models else Limits() for each in (before, settings))
+        if (old.max_concurrency is None) is not (new.max_concurrency is None) or (old == Limits()) is not (
+            new == Limits()
+        ):
+            return False
+    return not names or settings.fleet is None
 
 
 class Scope(NamedTuple):

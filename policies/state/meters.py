@@ -4,20 +4,20 @@ Both keep what is *used*, not what is left: a changed limit then needs no conver
 times whole microseconds, so nothing is lost between two looks however often one looks. Every amount that is reserved
 is settled once, for what it really was; the sums of both always meet (tenancy.md 3.6, I1).
 
-What is used is kept as `end`: the moment at which nothing would be used any more, in microseconds times `rate`, which are 60ths of a
-micro-unit, as rates are by the minute. So time that passes is one product to compare with, and to hold or give back something is
-one addition (`policies.state.tariffs`). A budget has rate 0: its `end` stays.
+What is used is kept as `over`, in 60ths of a micro-unit, as rates are by the minute, and as of `seen_us`: so time that passes is one
+product of small numbers, and to hold or give back something is one addition (`policies.state.tariffs`). It is below 0 where more was
+given back than had not leaked yet. A budget does not leak: its `over` stays.
 """
 
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.state import periods
 from policies.types import Budget
 
-MICRO = 1_000_000
-MINUTE_S = 60
-DEBT = 2  # times its capacity, a bucket holds at most
+MICRO: Final = 1_000_000
+MINUTE_S: Final = 60
+DEBT: Final = 2  # times its capacity, a bucket holds at most
 
 
 class Rule(NamedTuple):
@@ -34,7 +34,7 @@ class Meter:
     """What every kind has: what is used of `capacity`, and the sums since the start.
 
     `used` is as of the last look. `apart` of it is not: it is free, but not for this replica to spend. From `soft` on the
-    client is told. `full` is `capacity` as `end` counts.
+    client is told. `full` is `capacity` as `over` counts, `units` as clients do.
     """
 
     __slots__ = (
@@ -42,17 +42,19 @@ class Meter:
         "capacity",
         "denied",
         "denied_shadow",
-        "end",
         "extra",
         "full",
         "is_budget",
         "name",
+        "over",
         "rate",
         "refunded",
         "reserved",
         "rule",
+        "seen_us",
         "settled",
         "soft",
+        "units",
         "used",
         "written_off",
     )
@@ -61,8 +63,8 @@ class Meter:
         self.rule = rule
         self.name = f"{rule.scope}.{rule.metric}"
         self.is_budget = False
-        self.capacity = self.soft = self.full = 0
-        self.end = self.rate = 0
+        self.capacity = self.soft = self.full = self.units = 0
+        self.over = self.rate = self.seen_us = 0
         self.used = self.apart = 0
         self.reserved = self.extra = self.refunded = self.settled = 0
         self.written_off = self.denied = self.denied_shadow = 0
@@ -99,6 +101,12 @@ class Meter:
             self.refunded -= more
             self._correct(more, period, now)
 
+    def exceed(self, more: int, period: int, now: float) -> None:
+        """It turned out to be so much more than was reserved, and is booked as if that had been given back."""
+        self.extra += more
+        self.refunded += more
+        self._correct(more, period, now)
+
     def _correct(self, more: int, period: int, now: float) -> None:
         """So much more, or less, was used of what belongs to `period`."""
         raise NotImplementedError
@@ -111,12 +119,11 @@ class Meter:
 class Bucket(Meter):
     """A leaky bucket: a limit of so many units a minute, of which `capacity` may come at once."""
 
-    __slots__ = ("_seen_us",)
+    __slots__ = ()
 
     def __init__(self, rule: Rule) -> None:
         super().__init__(rule)
         self.rate = 1
-        self._seen_us = 0
 
     @property
     def per_minute(self) -> int:
@@ -125,24 +132,25 @@ class Bucket(Meter):
 
     def bound(self, per_minute: int, burst_s: float) -> None:
         """The limit is this now. What is used, as of the last look, stays used."""
-        over = self._over()
         self.rate = per_minute
-        self.end = self._seen_us * per_minute + over
-        self.capacity = -int(-per_minute * burst_s // 60) * MICRO
+        self.units = -int(-per_minute * burst_s // 60)
+        self.capacity = self.units * MICRO
         self.full = self.capacity * MINUTE_S
 
-    def _over(self) -> int:
-        """What is used as of the last look, as `end` counts."""
-        return max(0, self.end - self._seen_us * self.rate)
-
     def look(self, now: float) -> int:
-        self._seen_us = max(self._seen_us, int(now * MICRO))
-        self.used = -(-self._over() // MINUTE_S)
+        now_us = int(now * MICRO)
+        passed_us = now_us - self.seen_us
+        if passed_us > 0:
+            self.over -= passed_us * self.rate
+            self.seen_us = now_us
+        if self.over < 0:
+            self.over = 0
+        self.used = -(-self.over // MINUTE_S)
         return 0
 
     def put(self, used: int) -> None:
         """So much is used, as of the last look."""
-        self.end = self._seen_us * self.rate + used * MINUTE_S
+        self.over = used * MINUTE_S
         self.used = used
 
     def reserve(self, amount: int) -> None:
@@ -157,7 +165,7 @@ class Bucket(Meter):
             self.written_off += over
 
     def _add(self, amount: int) -> None:
-        self.end = self._seen_us * self.rate + self._over() + amount * MINUTE_S
+        self.over = max(0, self.over) + amount * MINUTE_S
         self.used += amount
 
     def _correct(self, more: int, period: int, now: float) -> None:
@@ -165,14 +173,26 @@ class Bucket(Meter):
             self.look(now)
             self.owe(more)
         else:  # what is given back may leak before or after: it comes to the same
-            self.end += more * MINUTE_S
+            self.over += more * MINUTE_S
             self.used = max(0, self.used + more)
 
+    def exceed(self, more: int, period: int, now: float) -> None:
+        self.extra += more
+        self.refunded += more
+        now_us, debt = int(now * MICRO), DEBT * self.full
+        over = self.over - (now_us - self.seen_us) * self.rate
+        over = (over if over > 0 else 0) + more * MINUTE_S
+        if over > debt:
+            let_go = -(-(over - debt) // MINUTE_S)
+            self.written_off += let_go
+            over -= let_go * MINUTE_S
+        self.over, self.seen_us = over, now_us
+
     def wait_s(self, need: int) -> float:
-        return self._leaks_s(self._over() + need * MINUTE_S - self.full)
+        return self._leaks_s(max(0, self.over) + need * MINUTE_S - self.full)
 
     def empty_s(self) -> float:
-        return self._leaks_s(self._over())
+        return self._leaks_s(self.over)
 
     def _leaks_s(self, over: int) -> float:
         return -(-over // self.rate) / MICRO if over > 0 else 0.0
@@ -190,22 +210,23 @@ class Wall:
 class Purse(Meter):
     """A budget. It never drains and nothing is written off; with each period it is new."""
 
-    __slots__ = ("_period", "_wall", "began_s", "ends_s", "left_s", "soft_end")
+    __slots__ = ("_period", "_wall", "began_s", "ends_s", "left_s", "soft_over")
 
     def __init__(self, rule: Rule, wall: Wall) -> None:
         super().__init__(rule)
         self.is_budget = True
         self._wall = wall
         self._period = "day"
-        self.began_s = self.ends_s = self.soft_end = 0
+        self.began_s = self.ends_s = self.soft_over = 0
         self.left_s = 0.0  # of its period, when it was looked at
 
     def bound(self, budget: Budget) -> None:
         """The budget is this now. What is used stays used, if the period is of the same kind."""
+        self.units = budget.amount
         self.capacity = budget.amount * MICRO
         self.full = self.capacity * MINUTE_S
         self.soft = int(budget.soft_ratio * self.capacity)
-        self.soft_end = self.soft * MINUTE_S
+        self.soft_over = self.soft * MINUTE_S
         if self._period != budget.period:
             self._period = budget.period
             self.ends_s = 0  # look again in which one we are
@@ -215,14 +236,14 @@ class Purse(Meter):
         if at_s >= self.ends_s:
             began_s, self.ends_s = periods.bounds(self._period, int(at_s // 1))
             if began_s > self.began_s:
-                self.began_s, self.end = began_s, 0
+                self.began_s, self.over = began_s, 0
         self.left_s = self.ends_s - at_s
-        self.used = self.end // MINUTE_S
+        self.used = self.over // MINUTE_S
         return self.began_s
 
     def put(self, used: int) -> None:
         """So much is used, as of the last look."""
-        self.used, self.end = used, used * MINUTE_S
+        self.used, self.over = used, used * MINUTE_S
 
     def reserve(self, amount: int) -> None:
         self.put(self.used + amount)

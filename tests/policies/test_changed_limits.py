@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from policies.events import SettingsChanged
+from policies.state import limits
 from policies.types import Budget, Limits, Model, Settings, Tenant
 from tests.policies.tenants import Quotas, limited
 
@@ -68,6 +69,38 @@ def test_a_few_tenants_at_a_time_come_to_the_same_as_all_at_once(keyed: bool) ->
         assert after(by_parts) == after(at_once)
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        Limits(rpm=700, max_concurrency=9),
+        Limits(rpm=20, max_concurrency=9),
+        Limits(tpm=50_000, max_concurrency=9),
+        Limits(rpm=1000, tpm=900, max_concurrency=9),
+        Limits(rpm=1000, max_concurrency=12),
+        Limits(rpm=1000, max_concurrency=3),
+        Limits(rpm=1000),
+        Limits(),
+    ],
+)
+@pytest.mark.parametrize("also", [1, 2])
+def test_new_limits_of_a_model_come_to_the_same_whether_or_not_all_who_wait_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, held: Limits, also: int
+) -> None:
+    """`also`: some tenants have other limits at the same time."""
+    old = settings(dict.fromkeys(NAMES, 1))
+    factors = {**dict.fromkeys(NAMES, 1), "t0": also, "t3": also}
+    new = replace(settings(factors), models={"llama": Model(name="llama", context_tokens=4096, limits=held)})
+    in_place, anew = crowded(old), crowded(old)
+    in_place.change(new, 2.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(limits, "stays_in_place", lambda *_: False)
+        anew.change(new, 2.0)
+    assert after(in_place) == after(anew)
+    told = [[world.told(f"more-{name}", 9.0, tenant=name) for name in NAMES] for world in (in_place, anew)]
+    assert told[0] == told[1]
+    assert books(in_place, 9.5) == books(anew, 9.5)
+
+
 def test_slots_that_all_tenants_share_stay_taken_when_one_has_other_limits() -> None:
     world = crowded(settings(dict.fromkeys(NAMES, 1)))
     assert world.core.totals().inflight == 9
@@ -108,3 +141,14 @@ def test_a_change_of_one_tenant_looks_at_no_other() -> None:
     world = crowded(settings(many), times=2)
     one, everybody = calls(world, settings({**many, "t7": 2})), calls(world, settings(dict.fromkeys(many, 3)))
     assert one < everybody / 4
+
+
+def test_a_change_of_what_a_model_allows_looks_at_nobody_who_waits() -> None:
+    many = {f"t{number}": 1 for number in range(40)}
+    world = crowded(settings(many), times=2)
+    models = {"llama": Model(name="llama", limits=Limits(rpm=900, max_concurrency=8))}
+    few, everybody = (
+        calls(world, replace(settings(many), models=models)),
+        calls(world, settings(dict.fromkeys(many, 3))),
+    )
+    assert few < everybody / 4
