@@ -25,7 +25,11 @@ TOKEN = wire.event({"id": "c", "choices": [{"index": 0, "delta": {"content": "x"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def one(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    changes = {"limits": {"stream_buffer_bytes": "64KiB"}, "timeouts": {"client_stall_s": 600}}
+    changes = {
+        "limits": {"stream_buffer_bytes": "64KiB"},
+        "timeouts": {"client_stall_s": 600},
+        "upstream": {"probe_s": 60},
+    }
     async with stage(tmp_path_factory.mktemp("t15"), **changes) as made:
         yield made
 
@@ -64,7 +68,7 @@ async def test_the_next_request_of_a_held_up_connection_is_answered(
             one.engine.clear()
             sent += 1
             await slow.send(one.message("chat", "large", stream=kind is stream))
-            await until(lambda: bool(one.engine.seen) and one.engine.seen[0].answered_s > 0, 5, "not answered")
+            await until(lambda: bool(one.engine.seen) and one.engine.seen[0].answered_s > 0, 15, "not answered")
             await asyncio.sleep(0.02)
             assert (await one.ask("chat", "small", timeout_s=3)).status == 200
             large, small = one.engine.seen
