@@ -5,11 +5,11 @@ Shared by the two dialects. Nothing here trusts an engine: a value of the wrong 
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Final, cast
+from typing import cast
 
 import msgspec
 
-MOST_TOKENS: Final = 2**31 - 1
+MOST_TOKENS = 2**31 - 1
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +30,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-UNTOLD: Final = Usage()
+UNTOLD = Usage()
 
 
 class EventKind(StrEnum):
@@ -69,7 +69,7 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Object = Mapping[str, object]
-_NOTHING: Final[Object] = {}
+_NOTHING: Object = {}
 
 
 def as_object(value: object) -> Object:

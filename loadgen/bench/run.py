@@ -6,7 +6,7 @@ import secrets
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -163,11 +163,16 @@ class _Run:
     async def _primed(self, prime: Schedule) -> None:
         """Each shared prefix once, before anything else is sent."""
         ended: list[Sample] = []
-        client = Client(prime, self._course.ready.targets, self._client_options(), _Gather(ended))
+        tally = Tally(self._plan.facts.tenants, self._basis.slo, lambda sample: sample.tenant)
+        watcher = _Gather(ended, tally)
+        client = Client(prime, self._course.ready.targets, self._client_options(), watcher, keep=False)
         if not self._course.options.quiet:
             self._course.screen.print(f"{self._title}: priming {len(prime.requests)} shared prefixes", highlight=False)
         self._course.stop.sending(client)
-        await client.run(self._prose)
+        view = View(self._title, client, tally, (0.0, len(prime.requests) / extra.PRIMED_PER_S))
+        view.phase = "prime"
+        async with nullcontext() if self._course.options.quiet else shown(self._course.screen, view):
+            await client.run(self._prose)
         self._course.stop.sending()
         bad = [one for one in ended if one.outcome is not Outcome.OK]
         if bad:
@@ -182,7 +187,8 @@ class _Run:
         return recorder
 
     def _client(self, schedule: Schedule, recorder: Recorder, workers: int | None = None) -> Client:
-        return Client(schedule, self._course.ready.targets, self._client_options(workers), recorder)
+        """Its samples are on disk as they end, where the report finds them."""
+        return Client(schedule, self._course.ready.targets, self._client_options(workers), recorder, keep=False)
 
     def _client_options(self, workers: int | None = None) -> ClientOptions:
         options = self._course.options
@@ -224,13 +230,13 @@ def _too_much(plan: Plan, workers: int) -> str | None:
 
 
 class _Gather:
-    """Keeps what has ended."""
+    """Keeps what has ended, and counts."""
 
-    def __init__(self, ended: list[Sample]) -> None:
+    def __init__(self, ended: list[Sample], counter: Tally) -> None:
         self._ended = ended
-
-    def sent(self, sample: Sample) -> None:
-        """Nothing to do."""
+        self._counter = counter
+        self.sent = counter.sent
 
     def ended(self, sample: Sample) -> None:
+        self._counter.ended(sample)
         self._ended.append(sample)

@@ -199,7 +199,7 @@ class _Selftest:
 
     async def _memory(self, urls: Urls) -> tuple[Test, Ran]:
         seconds = 30 if self._quick else 600
-        ran = await sent(Load(rate=500, count=500 * seconds), urls)
+        ran = await sent(Load(rate=500, count=500 * seconds), urls, keep=False)
         grown = None if ran.growth is None else ran.growth * 100_000 / 1e6
         figures = [Figure(name="memory per 100,000 requests", value=grown, unit="MB", most=50)]
         return Test(name="E", load=f"500 requests/s, {seconds} s", figures=figures), ran

@@ -98,12 +98,12 @@ class Load:
         )
 
 
-async def sent(load: Load, urls: Sequence[str]) -> Ran:
-    """Send it to the engines at `urls`, in turn."""
+async def sent(load: Load, urls: Sequence[str], *, keep: bool = True) -> Ran:
+    """Send it to the engines at `urls`, in turn. Without `keep` no sample is left, as none is in `bench` while it sends."""
     plan = load.schedule()
     watch = _Memory(len(plan.requests))
     targets = {OTHERS: [Target(url=url, model=MODEL) for url in urls]}
-    client = Client(plan, targets, ClientOptions(timeout_s=60.0), watch)
+    client = Client(plan, targets, ClientOptions(timeout_s=60.0), watch, keep=keep)
     cpu_s = time.process_time()
     samples = await client.run(Prose("selftest"))
     return Ran(

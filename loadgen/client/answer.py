@@ -17,12 +17,13 @@ from loadgen.report.record import Outcome, Sample
 class Stream:
     """An answer of server-sent events, taken read by read."""
 
-    __slots__ = ("_events", "_sample", "_spoiled", "_tail", "_tokens")
+    __slots__ = ("_events", "_reads", "_sample", "_spoiled", "_tail", "_tokens")
 
     def __init__(self, api: Api, sample: Sample, said: list[str] | None = None) -> None:
         """`sample` gets the times of reads that carry tokens, and what usage says; `said` the text of the answer."""
         self._events = Events(api, sample, said)
         self._sample = sample
+        self._reads = sample.reads = array("d")
         self._tail: list[bytes] = []
         self._spoiled = False
         self._tokens: array[int] | None = None  # of each read, once one had another number than 1
@@ -41,10 +42,10 @@ class Stream:
             self._spoiled = True
         if tokens:
             sample = self._sample
-            sample.reads.append(when_s)
+            self._reads.append(when_s)
             sample.token_events += tokens
             if self._tokens is None and tokens != 1:
-                self._tokens = array("i", [1] * (len(sample.reads) - 1))
+                self._tokens = array("i", [1] * (len(self._reads) - 1))
             if self._tokens is not None:
                 self._tokens.append(tokens)
             if content and not sample.content_s:
@@ -116,7 +117,8 @@ class Whole:
         if events.error:
             self._sample.reason = events.error
             return Outcome.ERROR_STREAM
-        self._sample.reads = array("d", (self._last_s,))
+        end_s = self._sample.end_s
+        self._sample.reads = (end_s if end_s == self._last_s else self._last_s,)
         return Outcome.OK if events.finished and events.marked else Outcome.TRUNCATED
 
 

@@ -18,9 +18,18 @@ class Client:
     """One run of one schedule. Several targets of a tenant are taken in turn."""
 
     def __init__(
-        self, schedule: Schedule, targets: Mapping[str, Sequence[Target]], options: ClientOptions, watcher: Watcher
+        self,
+        schedule: Schedule,
+        targets: Mapping[str, Sequence[Target]],
+        options: ClientOptions,
+        watcher: Watcher,
+        *,
+        keep: bool = True,
     ) -> None:
-        """`targets` by tenant; those under `OTHERS` are for every tenant that is not named. ClientError if one has none."""
+        """`targets` by tenant; those under `OTHERS` are for every tenant that is not named. ClientError if one has none.
+
+        Without `keep` the watcher alone gets the samples, and a request that has ended takes no memory.
+        """
         known = survey(schedule.requests)
         without = sorted(one for one in known.tenants if not targets.get(one, targets.get(OTHERS)))
         if without:
@@ -40,9 +49,9 @@ class Client:
         beholder = _Beholder(watcher, self._healths)
         self._sends: Sender | Workers
         if options.workers == 1:
-            self._sends = Sender(share, held, options, beholder)
+            self._sends = Sender(share, held, options, beholder, keep=keep)
         else:
-            self._sends = Workers(share, held, options, beholder)
+            self._sends = Workers(share, held, options, beholder, keep=keep)
 
     @property
     def health(self) -> Health:
@@ -54,7 +63,8 @@ class Client:
         return time.monotonic() - self._zero
 
     async def run(self, prose: Prose) -> list[Sample]:
-        """Send everything and wait for the answers; one sample for each request that was due, by intended time.
+        """Send everything and wait for the answers; one sample for each request that was due, by intended time,
+        or none without `keep`.
 
         Once. Turns of a conversation that were not due before the last planned time have no sample. ClientError when a
         worker dies. Cancelling it ends everything at once.

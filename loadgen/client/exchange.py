@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from sys import intern
 
 from loadgen import tasks
 from loadgen.client.answer import Answer, Page, Refusal, Stream, Whole
@@ -161,7 +162,8 @@ class Exchange:
         sample.head_s = self._run_s(now)
         sample.status = status
         sample.request_id = _field(fields, b"x-forebay-request-id", b"x-request-id", b"request-id")
-        sample.pool = _field(fields, b"x-forebay-pool")
+        sample.pool = intern(_field(fields, b"x-forebay-pool"))
+        sample.gateway_class = intern(_field(fields, b"x-forebay-class"))
         sample.attempts = int(_number(fields, b"x-forebay-attempts"))
         if b"x-forebay-queue-ms" in fields:
             sample.queued_s = _number(fields, b"x-forebay-queue-ms") / 1000

@@ -85,6 +85,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tries: int
     earlier: tuple[Try, ...]
     pool: str
+    gateway_class: str
     endpoint: str
     attempts: int
     queued_s: float
@@ -103,6 +104,7 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
 Order = Zero | Stop
 Note = Ready | Due | Ended | Beat | Done
 _ARRAYS = ("reads", "read_tokens")
+_NAMES = ("pool", "gateway_class", "endpoint", "reason")  # of which there are few
 _FIELDS = tuple(name for name in Ended.__struct_fields__ if name not in _ARRAYS)
 
 
@@ -120,14 +122,18 @@ def begun(told: Due) -> Sample:
 def ended(sample: Sample) -> Ended:
     """What is told of an ended request."""
     values: dict[str, Any] = {name: getattr(sample, name) for name in _FIELDS}
-    return Ended(**values, reads=sample.reads.tobytes(), read_tokens=array("i", sample.read_tokens).tobytes())
+    return Ended(
+        **values, reads=array("d", sample.reads).tobytes(), read_tokens=array("i", sample.read_tokens).tobytes()
+    )
 
 
 def fill(sample: Sample, told: Ended) -> None:
     """Put what was told into the sample of that request."""
     for name in _FIELDS:
-        setattr(sample, name, getattr(told, name))
-    sample.reads = array("d", told.reads)
+        value = getattr(told, name)
+        setattr(sample, name, intern(value) if name in _NAMES else value)
+    reads = array("d", told.reads)
+    sample.reads = reads if len(reads) > 1 else tuple(reads)
     if told.read_tokens:
         sample.read_tokens = array("i", told.read_tokens)
 

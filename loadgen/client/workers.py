@@ -48,8 +48,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class Workers:
     """One run of one schedule by `options.workers` processes."""
 
-    def __init__(self, share: Share, targets: Targets, options: ClientOptions, beholder: Beholder) -> None:
-        """`options.max_open` is shared out among them."""
+    def __init__(
+        self, share: Share, targets: Targets, options: ClientOptions, beholder: Beholder, *, keep: bool = True
+    ) -> None:
+        """`options.max_open` is shared out among them. Without `keep` the beholder alone gets the samples."""
+        self._keep = keep
         self._share = share
         self._targets = targets
         self._options = options
@@ -105,7 +108,7 @@ class Workers:
             if sample.sent_s:
                 self._beholder.sent(sample)
         elif isinstance(note, Ended):
-            known = self._samples[note.id]
+            known = self._samples[note.id] if self._keep else self._samples.pop(note.id)
             fill(known, note)
             self._beholder.ended(known)
         elif isinstance(note, Beat):

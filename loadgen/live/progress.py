@@ -214,7 +214,7 @@ class View:
             return "warm-up"
         if now_s < end_s:
             return "measuring"
-        return "tail" if now_s < self._total_s else "last answers"
+        return "tail" if now_s < self._total_s else "drain"
 
     def _clock_text(self) -> str:
         return f"{min(max(0.0, self._clock.now_s()), self._total_s):.0f} of {self._total_s:.0f} s"

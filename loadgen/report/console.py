@@ -31,7 +31,7 @@ def lines(report: Report) -> Iterator[RenderableType]:
         yield Text(told)
     if len(report.fairness.tenants) > 1 or any(one.cached_share is not None for one in report.fairness.tenants):
         yield tenants_table(report)
-    for told in (*between_tenants(report), *endpoints(report), *client(report)):
+    for told in (*between_tenants(report), *endpoints(report), *gateway(report), *client(report)):
         yield Text(told)
     if report.ends:
         yield _ends(report)
@@ -239,6 +239,18 @@ def endpoints(report: Report) -> Iterator[str]:
         more = f" and {len(report.endpoints) - 8} more" if len(report.endpoints) > 8 else ""
         most = "" if report.imbalance is None else f"; busiest / mean {report.imbalance:.2f}"
         yield f"Endpoints, of requests: {shares}{more}{most}."
+
+
+def gateway(report: Report) -> Iterator[str]:
+    """What the gateway itself says of what it answered."""
+    told = [
+        f"{one.requests:,} in {'/'.join(filter(None, (one.pool, one.cls)))} (in queue p50 {ms(one.queued.p50_ms)} ms, "
+        f"p99 {ms(one.queued.p99_ms)} ms{f', {one.again:,} placed again' if one.again else ''})"
+        for one in report.gateway[:MOST_GROUPS]
+    ]
+    if told:
+        more = f" and {len(report.gateway) - MOST_GROUPS} more" if len(report.gateway) > MOST_GROUPS else ""
+        yield f"By the gateway's headers: {', '.join(told)}{more}."
 
 
 def client(report: Report) -> Iterator[str]:

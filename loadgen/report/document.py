@@ -21,6 +21,7 @@ from loadgen.report.parts import (
     End,
     EndpointUse,
     Fairness,
+    GatewayUse,
     Interval,
     Load,
     Plain,
@@ -87,6 +88,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dots: tuple[Dot, ...] = ()
     endpoints: tuple[EndpointUse, ...] = ()
     imbalance: float | None = None
+    gateway: tuple[GatewayUse, ...] = ()
     loads: tuple[Load, ...] = ()
     probe: Times | None = None  # first tokens of the isolation probe
     search: tuple[RateProbe, ...] = ()

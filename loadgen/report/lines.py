@@ -8,7 +8,9 @@ last one, where the client tried again. No text and no key.
 import math
 from array import array
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from pathlib import Path
+from sys import intern
 
 import msgspec
 
@@ -52,6 +54,7 @@ class Row(msgspec.Struct, kw_only=True):
     reason: str
     request_id: str
     pool: str
+    gateway_class: str = ""  # not in the lines of older versions
     endpoint: str
     attempts: int
     queue_ms: float
@@ -110,6 +113,7 @@ def row(sample: Sample, slo: Slo, window_end_s: float = math.inf) -> Row:
         reason=sample.reason,
         request_id=sample.request_id,
         pool=sample.pool,
+        gateway_class=sample.gateway_class,
         endpoint=sample.endpoint,
         attempts=sample.attempts,
         queue_ms=round(sample.queued_s * 1000, 3),
@@ -126,16 +130,22 @@ def row(sample: Sample, slo: Slo, window_end_s: float = math.inf) -> Row:
 
 
 def sample(row: Row) -> Sample:
-    """The request that a line tells of."""
+    """The request that a line tells of; what is equal in it is one object."""
+    end_s = row.t_end or 0.0
+    head_s = end_s if row.t_head == row.t_end else row.t_head or 0.0
+    byte_s = head_s if row.t_byte == row.t_head else row.t_byte or 0.0
     first_us = None if row.t_first is None else round(row.t_first * 1e6)
-    stamps = [] if first_us is None else accumulate(row.gaps_us, initial=first_us)
-    reads = array("d", [stamp / 1e6 for stamp in stamps])
+    reads: array[float] | tuple[float, ...]
+    if row.gaps_us and first_us is not None:
+        reads = array("d", [stamp / 1e6 for stamp in accumulate(row.gaps_us, initial=first_us)])
+    else:
+        reads = () if first_us is None else (end_s if end_s == first_us / 1e6 else first_us / 1e6,)
     return Sample(
         id=row.id,
-        tenant=row.tenant,
-        cls=row.cls,
-        priority=row.priority,
-        session=row.session,
+        tenant=intern(row.tenant),
+        cls=intern(row.cls),
+        priority=intern(row.priority),
+        session=intern(row.session),
         turn=row.turn,
         measured=row.phase == MEASURED,
         input_tokens=row.input_tokens,
@@ -143,17 +153,17 @@ def sample(row: Row) -> Sample:
         leaves=row.leaves,
         sched_s=row.t_sched,
         sent_s=row.t_send or 0.0,
-        head_s=row.t_head or 0.0,
-        byte_s=row.t_byte or 0.0,
+        head_s=head_s,
+        byte_s=byte_s,
         content_s=row.t_content or 0.0,
-        end_s=row.t_end or 0.0,
+        end_s=end_s,
         reads=reads,
         read_tokens=() if row.read_tokens is msgspec.UNSET else array("i", row.read_tokens),
         earlier=() if row.earlier is msgspec.UNSET else row.earlier,
         token_events=row.token_events,
         outcome=row.outcome,
         status=row.status,
-        reason=row.reason,
+        reason=intern(row.reason),
         request_id=row.request_id,
         prompt_tokens=row.prompt_tokens,
         cached_tokens=row.cached_tokens,
@@ -161,8 +171,9 @@ def sample(row: Row) -> Sample:
         streamed=row.streamed,
         tries=row.tries,
         worker=row.worker,
-        pool=row.pool,
-        endpoint=row.endpoint,
+        pool=intern(row.pool),
+        gateway_class=intern(row.gateway_class),
+        endpoint=intern(row.endpoint),
         attempts=row.attempts,
         queued_s=row.queue_ms / 1000,
         ideal_tokens=row.ideal_cached_tokens,
@@ -183,7 +194,8 @@ def samples(path: Path) -> list[Sample]:
                 broken = broken or f"{path}:{number}: {error}"
     if broken and not found:
         raise ValueError(broken)
-    return sorted(found, key=lambda one: one.id)
+    found.sort(key=attrgetter("id"))
+    return found
 
 
 def _stamp(value: float) -> float | None:

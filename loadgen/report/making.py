@@ -9,7 +9,7 @@ from loadgen.report.document import Report, RunInfo
 from loadgen.report.fairness import fairness
 from loadgen.report.figures import Judged, counts, judge
 from loadgen.report.folder import Rules, Run, Scrape
-from loadgen.report.parts import Block, Cell, CellBlocks, End, EndpointUse
+from loadgen.report.parts import Block, Cell, CellBlocks, End, EndpointUse, GatewayUse
 from loadgen.report.record import REJECTED, Outcome, Sample
 from loadgen.report.run import BLOCK_S, CellKey, RunReport, cell_of, interval, report, resampled_share
 from loadgen.report.steady import warmup_warning
@@ -64,6 +64,7 @@ def make(run: Run, rules: Rules) -> Report:
         dots=dots(run.samples, slo_of),
         endpoints=endpoints,
         imbalance=_imbalance(endpoints),
+        gateway=_gateway(run.samples),
         loads=loads(run.scrapes),
         probe=_probe(run.probes),
         search=ending.search if ending else (),
@@ -232,6 +233,24 @@ def _imbalance(endpoints: Sequence[EndpointUse]) -> float | None:
     """Largest number of requests over the mean."""
     total = sum(one.requests for one in endpoints)
     return max(one.requests for one in endpoints) * len(endpoints) / total if total else None
+
+
+def _gateway(samples: Sequence[Sample]) -> tuple[GatewayUse, ...]:
+    """By pool and class, of measured requests whose answers say so."""
+    found: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for one in samples:
+        if counts(one) and (one.pool or one.gateway_class):
+            found[one.pool, one.gateway_class].append(one)
+    return tuple(
+        GatewayUse(
+            pool=pool,
+            cls=cls,
+            requests=len(group),
+            again=sum(one.attempts > 1 for one in group),
+            queued=spread(one.queued_s * 1000 for one in group),
+        )
+        for (pool, cls), group in sorted(found.items())
+    )
 
 
 def _probe(probes: Sequence[Sample]) -> Times | None:

@@ -10,6 +10,7 @@ from loadgen.report.console import (
     broken,
     client,
     endpoints,
+    gateway,
     ms,
     name_of,
     notes,
@@ -60,7 +61,7 @@ def _body(report: Report) -> Iterator[str]:
     yield from (markup.paragraph(told, "soft") for told in notes(report))
     if len(report.fairness.tenants) > 1:
         yield _tenants(report)
-    told = (*between_tenants(report), *endpoints(report), *client(report))
+    told = (*between_tenants(report), *endpoints(report), *gateway(report), *client(report))
     yield from (markup.paragraph(one) for one in told)
     yield "<h2>Plots</h2>"
     yield markup.figures(plots(report))

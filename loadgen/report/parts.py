@@ -200,6 +200,18 @@ class EndpointUse(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[int, ...] = ()
 
 
+class GatewayUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway's headers say of the requests it answered from one pool and in one class: how many, in how many it
+    placed more than once, how long they waited in it.
+    """
+
+    pool: str
+    cls: str = msgspec.field(name="class")
+    requests: int
+    again: int
+    queued: Spread
+
+
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """A distribution, drawn through up to 200 of its points: (ms, share of all offered, or of the pauses of 3,000 answers, up
     to it).

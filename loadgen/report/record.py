@@ -9,7 +9,6 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from operator import sub
@@ -102,13 +101,14 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Sample:
+class Sample(msgspec.Struct, kw_only=True, gc=False):
     """One request, filled in as it goes; 0.0 = never happened.
 
+    There may be a million: it holds nothing that could hold it, so the garbage collector need not know of it, and equal
+    times and names in it are one object.
     `sent_s` is of the first try. `reads` are the times of reads that carried tokens, `read_tokens` how many token-bearing events each had
-    (empty: one each, as almost always, and a sample is small).
-    `pool`, `endpoint`, `attempts` and `queued_s` are what the gateway says in its headers, or what a simulation knows.
+    (empty: one each, as almost always).
+    `pool`, `gateway_class`, `endpoint`, `attempts` and `queued_s` are what the gateway says in its headers, or what a simulation knows.
     """
 
     id: int
@@ -124,7 +124,7 @@ class Sample:
     byte_s: float = 0.0  # first byte of the body
     content_s: float = 0.0  # first token that is not reasoning
     end_s: float = 0.0
-    reads: "array[float]" = field(default_factory=lambda: array("d"))
+    reads: "array[float] | tuple[float, ...]" = ()  # an array of one takes twice as much
     read_tokens: Sequence[int] = ()
     token_events: int = 0
     outcome: Outcome = Outcome.UNFINISHED
@@ -142,6 +142,7 @@ class Sample:
     earlier: tuple[Try, ...] = ()  # all but the last
     worker: int = 0  # the process that sent it
     pool: str = ""
+    gateway_class: str = ""  # that in which the gateway served it
     endpoint: str = ""
     attempts: int = 0  # of the gateway
     queued_s: float = 0.0  # in the gateway, before it went to an engine

@@ -1,5 +1,7 @@
 """One request of a simulated run, from its arrival to its end."""
 
+from array import array
+
 from loadgen.schedule import Planned, sample_of
 from loadgen.sim.sequence import Sequence
 from loadgen.workload.chain import chain, rendered
@@ -14,7 +16,7 @@ class Call:
     sent to (-1: none yet), `attempt` counts the tries.
     """
 
-    __slots__ = ("arrived_s", "attempt", "ended", "engine", "hashes", "id", "planned", "sample", "sequence")
+    __slots__ = ("arrived_s", "attempt", "ended", "engine", "hashes", "id", "planned", "reads", "sample", "sequence")
 
     def __init__(self, planned: Planned, arrived_s: float, measured: bool, salt: str) -> None:
         self.planned = planned
@@ -27,6 +29,7 @@ class Call:
         self.sequence: Flight | None = None
         self.sample = sample_of(planned, arrived_s, measured)
         self.sample.sent_s = arrived_s
+        self.reads = self.sample.reads = array("d")
 
     def output_tokens(self, context_tokens: int) -> int:
         """How many tokens an engine with that context gives it."""
@@ -49,7 +52,7 @@ class Flight(Sequence):
         )
         self.call = call
         self.opening = self.prompt_tokens + 1
-        self.read = call.sample.reads.append if call.sample.streamed else _unread
+        self.read = call.reads.append if call.sample.streamed else _unread
 
 
 def _unread(_: float) -> None:

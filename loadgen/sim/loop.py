@@ -269,7 +269,7 @@ class Floor:
             self.front.first_token(call, now)
         if flight.known == flight.final:
             if not sample.streamed:
-                sample.reads.append(now)
+                call.reads.append(now)
             sample.prompt_tokens = flight.prompt_tokens
             sample.cached_tokens = flight.cached
             sample.output_tokens = flight.generated

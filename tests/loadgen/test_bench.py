@@ -93,7 +93,9 @@ async def test_on_a_terminal_there_is_a_picture_and_no_color_has_none(
     environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environ |= {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "COLUMNS": "100", "LINES": "30"}
     (tmp_path / "tiny.yaml").write_text(TINY)
-    argv = python("-m", "gateway", "bench", "tiny.yaml", "--url", engine.url, "--out", "out", "--no-html", *BUSY)
+    argv = python(
+        "-m", "gateway", "bench", "tiny.yaml", "--url", engine.url, "--out", "out", "--no-html", "--prime", *BUSY
+    )
     with subprocess.Popen(
         argv, cwd=tmp_path, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
         env=environ | ({} if colour else {"NO_COLOR": "1"}),
@@ -103,6 +105,7 @@ async def test_on_a_terminal_there_is_a_picture_and_no_color_has_none(
         assert process.wait(30) == 0, shown
     text = shown.decode(errors="replace")
     assert text.count("measuring") >= 5, "redrawn"
+    assert " s  prime  " in text
     assert re.search(r"chat +[0-9]+ +[0-9.]+ +[0-9]+", text) and "send lag p99" in text and "CPU" in text
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-9]m", text)) == colour
     assert f"tiny: finished: sent {REQUESTS}" in text

@@ -47,6 +47,12 @@ async def test_through_a_gateway_each_tenant_has_its_key_and_both_sides_count_th
     assert {row["tenant"]: row["priority"] for row in done.requests} == {"chat": "interactive", "jobs": "batch"}
     assert {row["outcome"] for row in done.requests} <= {"ok", "cancelled"}
     assert {row["pool"] for row in done.requests if row["outcome"] == "ok"} == {"main"}
+    served = {(row["tenant"], row["gateway_class"]) for row in done.requests if row["outcome"] == "ok"}
+    assert served == {("chat", "interactive"), ("jobs", "batch")}
+    assert [(row["pool"], row["class"]) for row in done.report["gateway"]] == [
+        ("main", "batch"),
+        ("main", "interactive"),
+    ]
     assert len(log) > 150
     assert not [key for key in keys.values() if key.encode() in written]
 

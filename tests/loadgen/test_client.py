@@ -77,7 +77,7 @@ async def test_a_refusal_is_named_by_status_and_reason(
 
 async def test_an_answer_in_pieces_gives_all_its_times_and_what_the_gateway_says() -> None:
     told = [("x-forebay-request-id", "abc"), ("x-request-id", "mine"), ("x-forebay-pool", "short"),
-            ("x-forebay-queue-ms", "120"), ("x-forebay-attempts", "2")]  # fmt: skip
+            ("x-forebay-class", "batch"), ("x-forebay-queue-ms", "120"), ("x-forebay-attempts", "2")]  # fmt: skip
     head, *chunks = wire.stream(wire.events("chat", WORDS))
     pauses = [step for one in chunks for step in (Wait(0.02), one)]
     async with ScriptEngine(always(wire.stream_head(told), *pauses)) as engine:
@@ -86,6 +86,7 @@ async def test_an_answer_in_pieces_gives_all_its_times_and_what_the_gateway_says
     assert got.sched_s <= got.sent_s < got.head_s < got.byte_s < got.reads[0] < got.reads[2] < got.end_s
     assert got.ttft_ms is not None and got.ttft_ms >= 40  # the role event came first and does not count
     assert (got.request_id, got.pool, got.attempts, got.queued_s) == ("abc", "short", 2, 0.12)
+    assert got.gateway_class == "batch"
     assert head.startswith(b"HTTP/1.1 200")
 
 

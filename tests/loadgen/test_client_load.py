@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import gc
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -9,12 +11,13 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+import msgspec
 import pytest
 
 from loadgen.client import OTHERS, Client, ClientOptions, Target
 from loadgen.client.agenda import AHEAD_REQUESTS, Agenda, Answers, Item, Writer
 from loadgen.client.route import Pools, Routes, routes_to
-from loadgen.report.record import Outcome
+from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import Planned, Schedule
 from loadgen.workload.prompts import Block, Prose
 from tests.kit import wire
@@ -221,6 +224,44 @@ async def test_what_this_machine_refuses_is_counted_apart(monkeypatch: pytest.Mo
     samples = await running.run(PROSE)
     assert {one.outcome for one in samples} == {Outcome.ERROR_CONNECT}
     assert running.health.local_failures == {"EMFILE": 2}
+
+
+class Held(Seen):
+    """A watcher that keeps what has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples: list[Sample] = []
+
+    def ended(self, sample: Sample) -> None:
+        super().ended(sample)
+        self.samples.append(sample)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_client_that_keeps_nothing_gives_its_watcher_all_and_holds_none_of_it(workers: int) -> None:
+    watched = Held()
+    async with ScriptEngine(lambda seen: [wire.json_answer(wire.body("chat", "hi"))]) as engine:
+        plan, options = schedule(*steady(100, 20)), ClientOptions(lead_s=0.05, max_open=15, workers=workers)
+        running = Client(plan, {OTHERS: [Target(url=engine.url, model="m")]}, options, watched, keep=False)
+        assert await running.run(PROSE) == []
+    assert sorted(one.id for one in watched.samples) == list(range(20)) == sorted(watched.ended_as)
+    gc.collect()
+    alone = Held()
+    alone.samples.append(msgspec.structs.replace(watched.samples[0]))
+    assert {references(watched, place) for place in range(20)} == {references(alone, 0)}
+
+
+def references(watched: Held, place: int) -> int:
+    return sys.getrefcount(watched.samples[place])
+
+
+async def test_a_hundred_thousand_answers_that_came_whole_fit_into_42_mb_with_all_they_hold() -> None:
+    async with ScriptEngine(lambda seen: [wire.json_answer(wire.body("chat", "hi"))]) as engine:
+        (one,) = await sent([engine.url], planned(0, stream=False))
+    assert one.outcome is Outcome.OK and len(one.reads) == 1
+    own = [one, one.reads, *{id(t): t for t in (one.sent_s, one.head_s, one.byte_s, one.end_s, one.reads[0])}.values()]
+    assert sum(map(sys.getsizeof, own)) <= 420
 
 
 async def test_each_tenant_goes_to_its_own_targets_with_its_own_key() -> None:

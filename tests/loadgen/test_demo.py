@@ -243,7 +243,7 @@ def test_a_line_says_what_runs_and_how_it_goes() -> None:
         (-0.2, "0 of 60 s  warm-up"),
         (4.9, "warm-up"),
         (5, "measuring"),
-        (61, "60 of 60 s  last answers"),
+        (61, "60 of 60 s  drain"),
     ],
 )
 def test_the_picture_fits_eighty_columns_at_any_time(now_s: float, words: str) -> None:

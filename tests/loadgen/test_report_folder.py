@@ -14,6 +14,7 @@ import pytest
 from loadgen.report import document
 from loadgen.report import folder as files
 from loadgen.report.command import report_command
+from loadgen.report.console import gateway
 from loadgen.report.document import ReportError
 from loadgen.report.folder import Ending, Scrape, read_run
 from loadgen.report.lines import line, samples
@@ -47,7 +48,7 @@ def test_a_line_read_back_is_the_request(tmp_path: Path) -> None:
         5, t=12.345678, sent_s=12.346, head_s=12.4, byte_s=12.41, content_s=12.5, first_s=0.1, gaps_s=(0.1, 0.000123),
         read_tokens=array("i", [2, 1, 3]), token_events=6, output_tokens=6, session="s/1", turn=2, tries=2, worker=1,
         earlier=(Try(sent_s=12.346, end_s=12.35, status=503, outcome=Outcome.REJECTED_CAPACITY, reason="overloaded"),),
-        pool="short", endpoint="e0", attempts=2, queued_s=0.0125, cached_tokens=64, ideal_tokens=80, request_id="r", leaves=True,
+        pool="short", gateway_class="batch", endpoint="e0", attempts=2, queued_s=0.0125, cached_tokens=64, ideal_tokens=80, request_id="r", leaves=True,
     )  # fmt: skip
     cases = [
         rich,
@@ -93,7 +94,45 @@ def test_what_a_full_disk_swallowed_counts_as_unfinished(tmp_path: Path) -> None
     assert any("Due and left no line: 2 of" in told for told in made.warnings)
 
 
+def test_lines_of_a_version_that_did_not_know_the_gateways_class_are_read(tmp_path: Path) -> None:
+    plain = json.loads(line(sample(3, pool="short", gateway_class="batch"), STD))
+    del plain["gateway_class"]
+    (tmp_path / "r.jsonl").write_text(json.dumps(plain) + "\n")
+    (one,) = samples(tmp_path / "r.jsonl")
+    assert (one.id, one.pool, one.gateway_class) == (3, "short", "")
+
+
+def test_equal_names_and_times_of_many_lines_are_one_object(tmp_path: Path) -> None:
+    """A report of a million requests must fit into memory."""
+    rows = [sample(n, gaps_s=(), head_s=12.1, pool="main", gateway_class="batch", endpoint="e0") for n in range(2)]
+    (tmp_path / "r.jsonl").write_bytes(b"".join(line(one, STD) for one in rows))
+    one, other = samples(tmp_path / "r.jsonl")
+    for name in ("tenant", "cls", "priority", "session", "pool", "gateway_class", "endpoint"):
+        assert getattr(one, name) is getattr(other, name), name
+    assert one.reads == (12.1,) and one.head_s is one.byte_s is one.end_s is one.reads[0]
+
+
 # ---- the report
+
+
+def test_what_the_gateways_headers_say_stands_by_pool_and_class(tmp_path: Path) -> None:
+    rows = [
+        sample(n, t=11 + n / 10, pool="main", gateway_class="batch" if n % 3 else "interactive",
+               attempts=2 if n == 4 else 1, queued_s=0.004 if n % 3 else 0.0)
+        for n in range(300)
+    ]  # fmt: skip
+    made = reported(tmp_path, [*rows, sample(300), sample(301, t=5.0, pool="main")])
+    batch, interactive = made.gateway
+    assert (batch.pool, batch.cls, batch.requests, batch.again, batch.queued.p50_ms) == ("main", "batch", 200, 1, 4.0)
+    assert (interactive.cls, interactive.requests, interactive.again, interactive.queued.p50_ms) == (
+        "interactive",
+        100,
+        0,
+        0.0,
+    )
+    (told,) = gateway(made)
+    assert told.startswith("By the gateway's headers: 200 in main/batch (in queue p50 4 ms, "), told
+    assert document.read(tmp_path / "report.json").gateway == made.gateway
 
 
 def test_a_report_is_read_back_as_it_was(tmp_path: Path) -> None:
