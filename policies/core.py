@@ -32,6 +32,7 @@ from policies.events import (
     OfStore,
     Outcome,
     SettingsChanged,
+    Tick,
     WallClock,
 )
 from policies.length import Lengths
@@ -85,7 +86,7 @@ class Core(Seen):
         if type(event) is Arrived:  # a fifth of what `isinstance` costs where it is none
             decision = self._arrived(event.request, now)
         else:
-            decision = self._take(event, now, out)
+            decision = None if type(event) is Tick else self._take(event, now, out)
         if decision is not None:
             out.append(decision)
         if self._placing.touched:
@@ -152,8 +153,7 @@ class Core(Seen):
         """They have waited to hear of their limits, and ask once more."""
         for each in parked:
             self._books.received -= 1
-            decision = self._arrived(each.request, now, each.due_s)
-            if decision is not None:
+            if (decision := self._arrived(each.request, now, each.due_s)) is not None:
                 out.append(decision)
 
     def _arrived(self, request: InferenceRequest, now: float, due_s: float = inf) -> Decision | None:

@@ -11,7 +11,7 @@ first block names the isolation domain: chains of two domains have nothing in co
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -89,8 +89,9 @@ def _text(parts: Sequence[Text], most_bytes: int) -> Text:
     return b"".join(parts[:taken])[:most_bytes]
 
 
-def _hashes(text: memoryview, block_bytes: int, previous: int) -> list[int]:
-    digest = xxh3_64_intdigest
+def _hashes(text: memoryview, block_bytes: int, seed: int) -> list[int]:
+    digest: Any = xxh3_64_intdigest
+    previous: Any = seed  # of 64 bits: compiled, an `int` would be packed and unpacked for each block
     hashes = []
     whole = text[: len(text) // block_bytes * block_bytes]
     for (block,) in struct.iter_unpack(f"{block_bytes}s", whole):

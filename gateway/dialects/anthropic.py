@@ -4,10 +4,17 @@ A `content_block_delta` with text, thinking or tool input is a TOKEN. The prompt
 output's with `message_delta`. `input_tokens` counts what was not read from the cache, so the parts are added up.
 """
 
+from typing import Final
+
 from gateway.dialects.facts import EventFacts, EventKind, Object, Usage, as_count, as_object, as_status, is_text
 
+_ERROR: Final = EventKind.ERROR
+_ABORT: Final = EventKind.ABORT
+_END: Final = EventKind.END
+_TOKEN: Final = EventKind.TOKEN
+_OTHER: Final = EventKind.OTHER
 # The status behind an error type: Anthropic's events carry no code.
-_STATUS = {
+_STATUS: Final = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
@@ -18,7 +25,7 @@ _STATUS = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-_TEXTS = ("text", "thinking", "partial_json")
+_TEXTS: Final = ("text", "thinking", "partial_json")
 
 
 def message_facts(event: bytes, data: Object, raw: bytes) -> EventFacts:
@@ -26,18 +33,18 @@ def message_facts(event: bytes, data: Object, raw: bytes) -> EventFacts:
     kind = data.get("type")
     error = data.get("error")
     if error or kind == "error" or event == b"error":
-        return EventFacts(kind=EventKind.ERROR, status=_status(as_object(error), data), error=raw)
+        return EventFacts(kind=_ERROR, status=_status(as_object(error), data), error=raw)
     if kind == "message_stop":
-        return EventFacts(kind=EventKind.END)
+        return EventFacts(kind=_END)
     delta = as_object(data.get("delta"))
     usage = usage_of(data.get("usage") or as_object(data.get("message")).get("usage"))
     if kind == "message_start" and usage is not None:
         usage = Usage(usage.prompt_tokens, usage.cached_tokens)  # its output count says nothing of the answer to come
     if delta.get("stop_reason") == "abort":
-        return EventFacts(kind=EventKind.ABORT, usage=usage)
+        return EventFacts(kind=_ABORT, usage=usage)
     if kind == "content_block_delta" and any(is_text(delta.get(name)) for name in _TEXTS):
-        return EventFacts(kind=EventKind.TOKEN, usage=usage)
-    return EventFacts(kind=EventKind.OTHER, usage=usage)
+        return EventFacts(kind=_TOKEN, usage=usage)
+    return EventFacts(kind=_OTHER, usage=usage)
 
 
 def usage_of(value: object) -> Usage | None:
@@ -62,4 +69,4 @@ def _status(error: Object, data: Object) -> int | None:
 
 def watch_messages(events: bytes) -> bool:
     """May these events hold an end, an error, an abort or usage? All but errors are `message_*` events."""
-    return b"message_" in events or b"error" in events
+    return events.find(b"message_") >= 0 or events.find(b"error") >= 0

@@ -5,11 +5,11 @@ Shared by the two dialects. Nothing here trusts an engine: a value of the wrong 
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
-MOST_TOKENS = 2**31 - 1
+MOST_TOKENS: Final = 2**31 - 1
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -30,7 +30,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-UNTOLD = Usage()
+UNTOLD: Final = Usage()
 
 
 class EventKind(StrEnum):
@@ -69,7 +69,7 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Object = Mapping[str, object]
-_NOTHING: Object = {}
+_NOTHING: Final[Object] = {}
 
 
 def as_object(value: object) -> Object:

@@ -36,7 +36,7 @@ _USER_BYTES: Final = 16
 _IDS: Final = re.compile(rb"\[\s*(?:\[\s*)?[0-9]").match
 _ROLE: Final = re.compile(rb'"role"\s*:\s*"(\w*)"').match
 _SYSTEM: Final = (b"system", b"developer")
-_CODE: Final = b"{}[]()<>=;"
+_CODE: Final = bytes.maketrans(b"{}[]()<>=;", b"{" * 10)  # to count one byte is cheaper than to delete ten
 _CJK: Final = bytes(range(0xE3, 0xEE))  # the first of three bytes: U+3000 to U+DFFF
 _decode_ids: Final = msgspec.json.Decoder(list[int]).decode
 
@@ -106,7 +106,7 @@ def _kind(raw: memoryview) -> str:
         wide = 3 * (size - len(sample.translate(None, _CJK))) + 6 * sample.count(b"\\u")
         if wide > CJK_SHARE * size:
             return "cjk"
-    return "code" if size - len(sample.translate(None, _CODE)) > CODE_SHARE * size else "text"
+    return "code" if sample.translate(_CODE).count(b"{") > CODE_SHARE * size else "text"
 
 
 def _shape(fields: Fields) -> str:

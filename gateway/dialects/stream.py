@@ -7,25 +7,31 @@ event like any other, marked `garbled`. `watch` decides per read: False means no
 
 import json
 from collections.abc import Callable
-from typing import Annotated
+from typing import Final
 
 import msgspec
 
 from gateway.dialects import anthropic, openai
-from gateway.dialects.facts import MOST_TOKENS, BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
+from gateway.dialects.decoded import Answer, PlainAnswer
+from gateway.dialects.facts import BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
 from gateway.dialects.routes import Dialect, Route
 
 __all__ = ["BodyFacts", "EventFacts", "EventKind", "Usage", "read_body", "read_event", "watch"]
 
-_COMMENT = EventFacts(kind=EventKind.COMMENT)
-_OTHER = EventFacts(kind=EventKind.OTHER)
-_GARBLED = EventFacts(kind=EventKind.OTHER, garbled=True)
-_END = EventFacts(kind=EventKind.END)
-_OPENAI = Dialect.OPENAI
-_BOM = b"\xef\xbb\xbf"
+_COMMENT: Final = EventFacts(kind=EventKind.COMMENT)
+_OTHER: Final = EventFacts(kind=EventKind.OTHER)
+_GARBLED: Final = EventFacts(kind=EventKind.OTHER, garbled=True)
+_END: Final = EventFacts(kind=EventKind.END)
+_OPENAI: Final = Dialect.OPENAI
+_ANTHROPIC: Final = Dialect.ANTHROPIC
+_ERROR: Final = EventKind.ERROR
+_BOM: Final = b"\xef\xbb\xbf"
 
 Reader = Callable[[bytes, Object, bytes], EventFacts]
-_any = msgspec.json.Decoder()
+_any: Final = msgspec.json.Decoder().decode
+_plain_answer: Final = msgspec.json.Decoder(PlainAnswer).decode
+_answer: Final = msgspec.json.Decoder(Answer).decode
+_UNREADABLE: Final = object()
 
 
 def read_event(route: Route, event: bytes) -> EventFacts:
@@ -37,7 +43,7 @@ def read_event(route: Route, event: bytes) -> EventFacts:
         return _END if route.name in ("chat", "completions") else _OTHER
     value = _decode(data)
     if value is _UNREADABLE:
-        failed = EventFacts(kind=EventKind.ERROR, error=data, garbled=True)
+        failed = EventFacts(kind=_ERROR, error=data, garbled=True)
         return failed if name == b"error" else _GARBLED
     return _reader(route)(name, as_object(value), data)
 
@@ -46,8 +52,8 @@ def read_body(route: Route, body: bytes) -> BodyFacts:
     """Facts of a whole unstreamed answer. Never raises: what cannot be read has no usage."""
     try:
         if route.dialect is _OPENAI and route.name != "responses":
-            return _plain_facts(_plain_answers.decode(body))
-        answer = _answers.decode(body)
+            return _plain_facts(_plain_answer(body))
+        answer = _answer(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _loose_body(route, body)
     return _body_facts(route, answer.usage, answer.stop_reason, [choice.finish_reason for choice in answer.choices])
@@ -55,57 +61,20 @@ def read_body(route: Route, body: bytes) -> BodyFacts:
 
 def watch(route: Route) -> Callable[[bytes], bool]:
     """A test for whole events of this route: True when they must be read one by one. May be wrong only in being True."""
-    if route.dialect is Dialect.ANTHROPIC:
+    if route.dialect is _ANTHROPIC:
         return anthropic.watch_messages
     return openai.watch_responses if route.name == "responses" else openai.watch_chunks
 
 
-class _Choice(msgspec.Struct, gc=False):
-    finish_reason: object = None
-
-
-class _Answer(msgspec.Struct, gc=False):
-    """Only what is read of an answer: the texts are skipped, not decoded."""
-
-    choices: list[_Choice] = []
-    usage: object = None
-    stop_reason: object = None
-
-
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-
-
-class _Details(msgspec.Struct, gc=False):
-    cached_tokens: _Count | None = None
-
-
-class _PlainUsage(msgspec.Struct, gc=False):
-    prompt_tokens: _Count | None = None
-    completion_tokens: _Count | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _PlainAnswer(msgspec.Struct, gc=False):
-    """The usual shape of an OpenAI answer; whatever does not fit it is read the loose way."""
-
-    choices: list[_Choice] = []
-    usage: _PlainUsage | None = None
-
-
-_answers = msgspec.json.Decoder(_Answer)
-_plain_answers = msgspec.json.Decoder(_PlainAnswer)
-_UNREADABLE = object()
-
-
 def _reader(route: Route) -> Reader:
-    if route.dialect is Dialect.ANTHROPIC:
+    if route.dialect is _ANTHROPIC:
         return anthropic.message_facts
     return openai.response_facts if route.name == "responses" else openai.chunk_facts
 
 
 def _parse(event: bytes) -> tuple[bytes, bytes | None]:
     """The event field and the joined data lines; None where the event has no data line."""
-    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2 and event.find(b"\r") < 0:
         return b"", event[6:-2]  # the usual one: one line of data and an empty one
     name = b""
     data: list[bytes] = []
@@ -122,7 +91,7 @@ def _parse(event: bytes) -> tuple[bytes, bytes | None]:
 
 def _without_data(name: bytes, event: bytes) -> EventFacts:
     if name == b"error":
-        return EventFacts(kind=EventKind.ERROR)
+        return EventFacts(kind=_ERROR)
     lines = event.removeprefix(_BOM).splitlines()
     return _COMMENT if all(line[:1] in (b":", b"") for line in lines) else _OTHER
 
@@ -130,7 +99,7 @@ def _without_data(name: bytes, event: bytes) -> EventFacts:
 def _decode(data: bytes) -> object:
     """The value of JSON data. The stdlib reads what msgspec refuses: NaN, and half a surrogate in an error's text."""
     try:
-        return _any.decode(data)
+        return _any(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
@@ -140,7 +109,7 @@ def _decode(data: bytes) -> object:
     return value
 
 
-def _plain_facts(answer: _PlainAnswer) -> BodyFacts:
+def _plain_facts(answer: PlainAnswer) -> BodyFacts:
     told = answer.usage
     usage = None
     if told is not None:
@@ -160,5 +129,5 @@ def _loose_body(route: Route, body: bytes) -> BodyFacts:
 
 
 def _body_facts(route: Route, usage: object, stop_reason: object, finish_reasons: list[object]) -> BodyFacts:
-    of = anthropic.usage_of if route.dialect is Dialect.ANTHROPIC else openai.usage_of
+    of = anthropic.usage_of if route.dialect is _ANTHROPIC else openai.usage_of
     return BodyFacts(usage=of(usage), aborted=stop_reason == "abort" or "abort" in finish_reasons)

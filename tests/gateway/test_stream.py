@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects.routes import ROUTES, Route
 from gateway.dialects.stream import BodyFacts, EventFacts, EventKind, Usage, read_body, read_event, watch
+from gateway.http import sse
 
 BY_NAME: dict[str, Route] = {route.name: route for route in ROUTES}
 STREAMED = ["chat", "completions", "responses", "messages"]
@@ -339,3 +340,14 @@ def test_any_bytes_are_some_event(route: Route, lines: list[bytes], end: bytes) 
 def test_watch_is_wrong_only_in_looking(route: Route, value: object, spacing: tuple[str, str]) -> None:
     data = event(value, separators=spacing)
     assert watch(route)(data) or not matters(route, data)
+
+
+@given(st.lists(st.sampled_from([b"\n", b"\n\n", b"\r\n", b"\r", b"data: x", b": ping", b"data: a\n\n"]), max_size=12))
+@settings(max_examples=300)
+def test_events_are_split_the_same_way_however_their_lines_end(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    events = sse.split(data)
+    assert b"".join(events) == data
+    for event in events[:-1]:
+        assert sse.first_end(event) == len(event)
+    assert not events or sse.first_end(events[-1]) in (0, len(events[-1]))
