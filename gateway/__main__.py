@@ -2,7 +2,8 @@
 
 `serve` and `config` live here, `keys` in gateway/keys. Other packages add commands by the entry point group `forebay.commands`: a function
 or a `typer.Typer`. Only the one that is asked for is imported, so that `forebay serve` starts as fast with them and
-does not mind one that is broken; the line that `--help` shows of the others is read from their source.
+does not mind one that is broken; the line that `--help` shows of the others is read from their source. They cannot import
+the loader of the configuration: `typer.Context.obj` of theirs is `settings`.
 """
 
 import ast
@@ -21,6 +22,7 @@ from gateway.keys.__main__ import app as keys_app
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.config.load import Loaded
+    from policies.types import Settings
 
 COMMANDS = "forebay.commands"
 CONFIG_ERROR = 2
@@ -71,11 +73,19 @@ def _print_version(wanted: bool) -> None:
 
 
 def _options(
+    context: typer.Context,
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    context.obj = settings
+
+
+def settings(path: Path) -> "Settings":
+    """What the core is told under a configuration. One that is not valid ends the command, as everywhere."""
+    loaded = _load(path)
+    _warn(loaded)
+    return loaded.config.settings()
 
 
 def serve(

@@ -138,17 +138,28 @@ def demo(  # noqa: PLR0913  # one parameter per flag
     raise typer.Exit(run_demo(options))
 
 
-def replay(
+def replay(  # noqa: PLR0913  # one parameter per flag
+    command: typer.Context,
     journal: Annotated[Path, typer.Argument(help="Journal written by `serve` (telemetry.journal).")],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Decide by this forebay.yaml (and tenants.d beside it) instead of all settings recorded, later changes "
+            "too; stop at the first difference.",
+        ),
+    ] = None,
     until: Annotated[int | None, typer.Option(help="Stop after this sequence number.")] = None,
     context: Annotated[int, typer.Option(min=0, help="Events shown around the first difference.")] = 5,
     stats: Annotated[bool, typer.Option("--stats", help="Events per second, decisions by kind.")] = False,
     max_diffs: Annotated[int, typer.Option(min=1, help="Stop after this many differences.")] = 10,
 ) -> None:
     """Decide a recorded journal again, and compare."""
-    from loadgen.sim.replay import replay_command
+    from loadgen.sim.replay import Asked, replay_command
 
-    raise typer.Exit(replay_command(journal, until=until, context=context, stats=stats, max_diffs=max_diffs))
+    settings = command.obj(config) if config is not None else None
+    asked = Asked(until=until, context=context, stats=stats, max_diffs=max_diffs, settings=settings)
+    raise typer.Exit(replay_command(journal, asked))
 
 
 def sim(  # noqa: PLR0913  # one parameter per flag

@@ -2,13 +2,14 @@
 
 Equal decisions show that the core is deterministic and that this program decides as the recorded one did. After the
 first difference later events may no longer belong to what this core has decided, so look at the first one first.
+Under another configuration it is the only one: what was recorded after it belongs to the recorded placement.
 """
 
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from policies import journal
 from policies.core import Core, InvariantError
 from policies.events import SettingsChanged
 from policies.journal import JournalError, Plain
+from policies.types import Settings
 
 EQUAL, DIFFERENT, UNUSABLE = 0, 1, 3  # exit codes (loadgen.md 1.1)
 
@@ -26,6 +28,21 @@ class UnusableJournal(Exception):
 
     def __init__(self, number: int, why: str) -> None:
         super().__init__(f"line {number}: {why}" if number else why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How far to go (`until`: a sequence number) and what to show. `settings` stand in for those recorded; then the first
+    difference is the last."""
+
+    until: int | None = None
+    context: int = 5
+    stats: bool = False
+    max_diffs: int = 10
+    settings: Settings | None = None
+
+
+ALL = Asked()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,11 +83,11 @@ class Replay:
         return DIFFERENT if self.differences else EQUAL
 
 
-def replay_command(journal: Path, until: int | None, context: int, stats: bool, max_diffs: int) -> int:
-    """Replay `journal` up to the event with sequence number `until` and print what came out. Returns the exit code."""
+def replay_command(journal: Path, asked: Asked) -> int:
+    """Replay `journal` and print what came out. Returns the exit code."""
     result = Replay()
     try:
-        replay(journal, result, until=until, context=context, max_diffs=max_diffs)
+        replay(journal, result, asked)
     except UnusableJournal as error:
         _say(f"{journal}: unusable: {error}")
         _say(f"{result.events} events before that: {_verdict(result)}")
@@ -78,33 +95,40 @@ def replay_command(journal: Path, until: int | None, context: int, stats: bool, 
     for difference in result.differences:
         _show(difference)
     _say(f"{journal}: {result.events} events, {_verdict(result)}")
+    if result.differences and asked.settings is not None:
+        _say(
+            "what follows belongs to the recorded placement; `forebay sim --from-journal` has figures for another configuration"
+        )
     if result.cut:
         _say("the last line was cut off in writing and is left out")
-    if stats:
+    if asked.stats:
         _show_stats(result)
     return result.exit_code
 
 
-def replay(path: Path, result: Replay, *, until: int | None = None, context: int = 5, max_diffs: int = 10) -> None:
-    """Fill in `result`. Stops after `max_diffs` differences. Raises UnusableJournal."""
+def replay(path: Path, result: Replay, asked: Asked = ALL) -> None:
+    """Fill in `result`. Stops after so many differences. Raises UnusableJournal."""
     core = Core()
-    before: deque[Line] = deque(maxlen=max(0, context))
+    most = max(1, asked.max_diffs) if asked.settings is None else 1
+    before: deque[Line] = deque(maxlen=max(0, asked.context))
     for line in _lines(path, result):
-        if until is not None and line.seq > until:
+        if asked.until is not None and line.seq > asked.until:
             return
-        decided = _handle(core, line, result)
+        decided = _handle(core, line, result, asked.settings)
         if decided != line.decisions:
             result.differences.append(Difference(line=line, decided=decided, before=list(before)))
-            if len(result.differences) >= max(1, max_diffs):
+            if len(result.differences) >= most:
                 return
         before.append(line)
 
 
-def _handle(core: Core, line: Line, result: Replay) -> list[Plain]:
+def _handle(core: Core, line: Line, result: Replay, given: Settings | None) -> list[Plain]:
     try:
         event = journal.decode_event(line.raw)
         if not result.events and not isinstance(event, SettingsChanged):
             raise JournalError("the first event is not SettingsChanged")
+        if given is not None and isinstance(event, SettingsChanged):
+            event = SettingsChanged(settings=_as_it_ran(given, event.settings))
         began_s = time.perf_counter()
         decisions = core.handle(event, line.t)
         result.took_s += time.perf_counter() - began_s
@@ -116,6 +140,14 @@ def _handle(core: Core, line: Line, result: Replay) -> list[Plain]:
         result.kinds[type(decision).__name__] += 1
         decided.append(journal.encode_decision(decision))
     return decided
+
+
+def _as_it_ran(given: Settings, recorded: Settings) -> Settings:
+    """`given`, with what a running process adds to its configuration: its seed, whether it drains, how many it is one of."""
+    fleet = given.fleet
+    if fleet is not None and recorded.fleet is not None:
+        fleet = replace(fleet, replicas=max(fleet.replicas, recorded.fleet.replicas))
+    return replace(given, seed=recorded.seed, admitting=recorded.admitting, queueing=recorded.queueing, fleet=fleet)
 
 
 def _lines(path: Path, result: Replay) -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -37,14 +38,14 @@ SETTINGS = Settings(
 )
 
 
-def write(path: Path, seed: int, events: int = 2000) -> None:
-    """`events` events drawn with `seed`, handled by a core, in journal form."""
+def write(path: Path, seed: int, events: int = 2000, settings: Mapping[int, Settings] = {0: SETTINGS}) -> None:
+    """`events` events drawn with `seed`, handled by a core, in journal form. `settings`: by the event that tells them."""
     core, random, now = Core(), Random(seed), 0.0
     flying: dict[str, int] = {}
     with path.open("w") as file:
         file.write(json.dumps(journal.header(SETTINGS.seed, "test")) + "\n")
         for seq in range(events):
-            event = _first(seq) or _any(random, seq, now, flying)
+            event = _first(seq, settings) or _any(random, seq, now, flying)
             decisions = core.handle(event, now)
             for decision in decisions:
                 if isinstance(decision, Dispatch):
@@ -53,9 +54,9 @@ def write(path: Path, seed: int, events: int = 2000) -> None:
             now += random.expovariate(40.0)
 
 
-def _first(seq: int) -> Event | None:
-    if seq == 0:
-        return SettingsChanged(settings=SETTINGS)
+def _first(seq: int, settings: Mapping[int, Settings]) -> Event | None:
+    if seq in settings:
+        return SettingsChanged(settings=settings[seq])
     return EndpointUp(endpoint=_endpoint(seq)) if seq < 6 else None
 
 

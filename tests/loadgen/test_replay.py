@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.sim.replay import replay_command
+from loadgen.sim.replay import Asked, replay_command
 from tests.loadgen import journals
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replayed(path: Path, until: int | None = None, context: int = 5, stats: bool = False, max_diffs: int = 10) -> int:
-    return replay_command(path, until, context, stats, max_diffs)
+    return replay_command(path, Asked(until=until, context=context, stats=stats, max_diffs=max_diffs))
 
 
 def edited(path: Path, to: Path, change: Callable[[list[str]], object]) -> Path:
