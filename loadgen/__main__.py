@@ -1,12 +1,36 @@
 """The subcommands of `forebay` that live in loadgen: engine, demo, sim, replay."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 ENGINE_FLAGS = "Engine flags (vLLM's names)"
 WITHOUT_EFFECT = "Accepted without effect"
+
+
+def _time(least_s: float) -> dict[str, Any]:
+    """Of an option that takes a time: `100ms`, `30s`, `2m`, or a number of seconds, at least `least_s`."""
+    return {"parser": _seconds(least_s), "metavar": "DURATION"}
+
+
+def _seconds(least_s: float) -> Callable[[str | float], float]:
+    def read(text: str | float) -> float:
+        from loadgen.bench.options import duration
+
+        try:
+            value_s = float(text)
+        except ValueError:
+            try:
+                value_s = duration(str(text))
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
+        if not value_s >= least_s:
+            raise typer.BadParameter(f"{text!r} is not at least {least_s:g} s")
+        return value_s
+
+    return read
 
 
 def engine(  # noqa: PLR0913  # one parameter per flag
@@ -168,10 +192,14 @@ def sim(  # noqa: PLR0913  # one parameter per flag
     fleet: Annotated[str | None, typer.Option(help="Shipped fleet or a file; default: the scenario's.")] = None,
     router: Annotated[str, typer.Option(help="core or baselines, comma-separated: one arm each.")] = "core",
     lengths: Annotated[str, typer.Option(help="learned, declared, oracle, shuffled or adversarial.")] = "learned",
-    poll_interval: Annotated[float, typer.Option(min=0, help="Seconds between looks at the engines; 0: none.")] = 0.1,
-    poll_delay: Annotated[float, typer.Option(min=0, help="Age in seconds of what is seen.")] = 0.005,
+    poll_interval: Annotated[
+        float, typer.Option(help="Between looks at the engines; 0: none.", show_default="100ms", **_time(0.0))
+    ] = 0.1,
+    poll_delay: Annotated[float, typer.Option(help="Age of what is seen.", show_default="5ms", **_time(0.0))] = 0.005,
     net_ms: Annotated[float, typer.Option(min=0, help="From the gateway to an engine.")] = 0.3,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a client waits for the whole answer.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(help="A client waits so long for the whole answer.", show_default="120s", **_time(0.1))
+    ] = 120.0,
     seeds: Annotated[int, typer.Option(min=1, help="So many runs, with consecutive seeds.")] = 1,
     seed: Annotated[int | None, typer.Option(help="First seed; default: the scenario's.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,

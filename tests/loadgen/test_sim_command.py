@@ -12,6 +12,7 @@ from loadgen.report import document
 from loadgen.report.compare_command import CompareOptions, compare_command
 from loadgen.schedule import build
 from loadgen.sim import inputs
+from loadgen.sim.command import SimOptions
 from loadgen.sim.policy import PolicyError, policy
 from policies.core import Core, InvariantError
 from policies.types import Pool
@@ -147,12 +148,39 @@ def test_the_search_finds_a_rate_that_passes(small: str) -> None:
         (["--from-journal", "/nope"], "/nope: No such file"),
         (["--schedule", "/nope"], "/nope: No such file"),
         (["--config", "/nope"], "/nope: "),
+        (["--poll-interval", "5x"], "'5x' is no duration"),
+        (["--poll-interval=-1"], "'-1' is not at least 0 s"),
+        (["--poll-delay", "nan"], "'nan' is not at least 0 s"),
+        (["--timeout", "50ms"], "'50ms' is not at least 0.1 s"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(small: str, flags: list[str], message: str) -> None:
     code, out, err = called(small, *flags)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "timing"),
+    [
+        (["--poll-interval", "250ms", "--poll-delay", "20ms", "--timeout", "15m"], (0.25, 0.02, 900.0)),
+        (["--poll-interval", "0.25", "--poll-delay", "0", "--timeout", "900"], (0.25, 0.0, 900.0)),
+        ([], (0.1, 0.005, 120.0)),
+    ],
+)
+def test_a_time_is_a_duration_or_a_number_of_seconds(
+    small: str, flags: list[str], timing: tuple[float, float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[SimOptions] = []
+
+    def sim_command(options: SimOptions) -> int:
+        asked.append(options)
+        return 0
+
+    monkeypatch.setattr("loadgen.sim.command.sim_command", sim_command)
+    assert called(small, *flags)[0] == 0
+    told = asked[0].timing
+    assert (told.poll_s, told.poll_delay_s, told.patience_s) == timing
 
 
 def test_unknown_lengths_and_scenarios_are_named() -> None:
