@@ -25,6 +25,8 @@ seconds behind a router that counts requests. 2.5 times less would be 250 ms, an
 one seed refuses more than one short prompt in a hundred, so that its percentile has no end; in the others seeds differ by more than the arms do.""",
     "E6": """Order acts on who waits in the gateway, and at this rate nobody waits for 4 s: nearly all that is late by one order is late by the other. The
 plan's own sketch had put order between -0.6 and +3 points.""",
+    "E7": """agent-tools beyond the highest rate: seeds differ by a third either way, the arms by a twentieth. reasoning-trace is one recording, so one seed;
+why wrong lengths cost it 3 to 6 points at and beyond the highest rate, and right ones do not, was not looked into.""",
     "E8": """long-chat: 84 % is a point below the bound, and no other arm finds more than 73 %; before what a single engine has counted four times it was 75 %.
 The four caches, 534,000 tokens each, turn over in a few minutes, and the next turn of a conversation often comes later; an unlimited cache
 would still have it. What cannot be found is computed, so the median is 0.63 times that of least requests and not 0.60.
