@@ -35,7 +35,7 @@ fmt: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .
 
 test: $(READY) ## All tests: side by side first, then alone those that measure time.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not serial and not nightly and not engine"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not serial and not nightly and not engine"
 	$(BIN)/python -m pytest -m "serial and not nightly and not engine"
 
 nightly: $(READY) ## The tests at their full size; hours.

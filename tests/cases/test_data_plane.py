@@ -150,6 +150,7 @@ async def test_c003_hung_requests_end_at_their_timer_and_give_back_their_slots(
 # C004
 
 
+@pytest.mark.serial  # a hundredth of a second tells
 async def test_c004_an_engine_that_misses_its_first_byte_costs_one_attempt(tmp_path: Path) -> None:
     """200 requests; E1 accepts and is silent, the limit is 0.1 s, E2 is well: all answer 200 from E2."""
     async with held(tmp_path, engines=2, timeouts={"first_byte_s": 1}, endpoint={"max_seqs": 128}) as made:
