@@ -8,6 +8,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import Final, Protocol, cast
 
@@ -147,6 +148,7 @@ class UpstreamConnection:
     def abort(self) -> None:
         """Give the request up: the engine sees its connection closed, and nobody hears of it again."""
         self.sink = self._at_chunk = None
+        _hang_up(self.transport)
         self.transport.abort()
 
     def pause(self) -> None:
@@ -313,6 +315,16 @@ class UpstreamConnection:
 
     def _is_close_delimited(self) -> bool:
         return b"content-length" not in self._fields and b"transfer-encoding" not in self._fields
+
+
+def _hang_up(transport: asyncio.Transport) -> None:
+    """Let the engine see the end at once: the transport closes a turn of the loop later, and by then the request may be with
+    another engine. (By a descriptor of our own: uvloop's sockets cannot be shut down.)"""
+    theirs = transport.get_extra_info("socket")
+    if theirs is None or theirs.fileno() < 0:
+        return
+    with socket.fromfd(theirs.fileno(), theirs.family, theirs.type) as same, suppress(OSError):  # it may have ended
+        same.shutdown(socket.SHUT_RDWR)
 
 
 def _watch_peer(transport: asyncio.BaseTransport) -> None:
