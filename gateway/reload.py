@@ -199,14 +199,13 @@ class Reloader:
             try:
                 new, changed = await asyncio.to_thread(self._read)
                 well = await self._live.roster.well(new.config)
+                same: Set[Active] = set()
                 if not self._closed:
                     await self._live.lead_up_to(self.current, new)
-                same = await self._live.look_ahead(self.current, new) if not self._closed else set()
-                return (
-                    self._take(by, new, changed, (well, same))
-                    if not self._closed
-                    else Reloaded(checksum=self.current.checksum)
-                )
+                    same = await self._live.look_ahead(self.current, new)
+                if self._closed:
+                    return Reloaded(checksum=self.current.checksum)
+                return self._take(by, new, changed, (well, same))
             except ConfigErrors as wrong:
                 if wrong.__cause__ is not None:
                     self._events.failure("reload failed", wrong.__cause__)

@@ -18,9 +18,8 @@ from policies.state.views import Level, Standing
 
 _IS_ANTHROPIC: Final = Dialect.ANTHROPIC
 MOST_KNOWN: Final = 4096
-_known: Final[
-    dict[int, tuple[Standing, bytes]]
-] = {}  # what is told of a lasting standing, by its id while it is held here
+# What is told of a lasting standing, by its id, which holds as long as it is held here.
+_known: Final[dict[int, tuple[Standing, bytes]]] = {}
 _TOKENS: Final = ("tpm", "itpm", "otpm")
 _ANTHROPIC: Final = {"rpm": "requests", "tpm": "tokens", "itpm": "input-tokens", "otpm": "output-tokens"}
 
