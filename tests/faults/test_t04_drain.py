@@ -83,16 +83,12 @@ class Balancer:
             self.refused.append(f"{text}: {error!r}")
 
     async def keep(self, name: str, until_: asyncio.Event) -> None:
-        """Requests on a connection that is kept as long as the gateway keeps it. One whose end lies unread here is used
-        no more, as with every HTTP client: a machine that is busy lets a connection rest for longer than a tenth of 6 s."""
+        """Requests on a connection that is kept as long as the gateway keeps it."""
         client: Connection | None = None
         number = 0
         while not until_.is_set():
             text = f"{name} {number}"
             number += 1
-            if client is not None and client.left():
-                client.close()
-                client = None
             try:
                 client = client or await connect(self.ready[-1].port)
                 await client.send(wire.request("/v1/chat/completions", wire.request_body("chat", text)))
