@@ -1,13 +1,12 @@
-"""Which limits there are, and what of them each request is given, holds and has cost in the end.
+"""What each request is given of the limits that hold for it, holds of them and has cost in the end.
 
-The limits of a request are put together once for its (tenant, key, model) and kept until the settings change. Then all
-is counted anew from the live requests, but for the meters: what is used stays used under a new limit (tenancy.md 11).
+When the settings change, the live requests of tenants that have changed are counted anew, but for the meters: what is used stays used
+under a new limit (tenancy.md 11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from itertools import chain
+from collections.abc import Container, Mapping
 from math import inf
 from typing import Final
 
@@ -15,21 +14,18 @@ from policies import quota
 from policies.decisions import Reject
 from policies.events import Cancelled, Finished, Outcome
 from policies.leasing import Leasing
+from policies.limiting import Limiting, Whose
 from policies.state import limits
-from policies.state.blocks import Block
 from policies.state.books import Books
-from policies.state.claims import Account, Charge, Claim, Density, Slots, Terms
+from policies.state.claims import Account, Claim, Slots, Terms
 from policies.state.endings import reject
-from policies.state.invariants import InvariantError, audit_limits
+from policies.state.invariants import audit_limits
 from policies.state.ledger import Attempt
-from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
 from policies.state.parked import Parked
-from policies.state.tariffs import Tariff
 from policies.state.tickets import Ticket
 from policies.state.views import AccountView, MeterView, SlotView, Standing
-from policies.types import RATES, Budget, Cost, InferenceRequest, Limits, Model, Settings, Tenant
+from policies.types import InferenceRequest, Limits, Settings, Tenant
 
-PLAIN = Cost()  # for limits that all tenants share
 _REFUSED: Final = Outcome.REFUSED  # members found in their class cost as much as a call
 _FAILED: Final = Outcome.FAILED
 
@@ -42,14 +38,8 @@ class Metering:
         self.limited = self.counts_tokens = False
         self.leasing = Leasing(books)
         self._books = books
-        self._wall = Wall()
-        self._unbooked: list[Tariff] = []
+        self._limiting = Limiting(self.leasing)
         self._settings: Settings | None = None
-        self._meters: dict[str, dict[Rule, Meter]] = {}  # by tenant
-        self._terms: dict[tuple[str, str, str], Terms | None] = {}
-        self._slots: dict[tuple[str, str, str], Slots] = {}
-        self._accounts: dict[str, Account] = {}
-        self._densities: dict[tuple[str, str], Density] = {}
 
     # ---- what the core tells
 
@@ -58,7 +48,7 @@ class Metering:
 
         None: nothing limits it.
         """
-        terms = self._terms_of(request)
+        terms = self._limiting.terms_of((request.tenant, request.key, request.model))
         if terms is None:
             return None
         claim = quota.reserve(terms, request, now, due_s)
@@ -115,71 +105,46 @@ class Metering:
 
     def set_clock(self, offset_s: float) -> None:
         """UTC is so far ahead of the driver's clock."""
-        self._wall.offset_s = offset_s
+        self._limiting.wall.offset_s = offset_s
 
     # ---- the settings
 
     def change(self, settings: Settings, now: float) -> None:
         """The settings are these now. Only what they say of others than before is looked at."""
         was_limited, before, self._settings = self.limited, self._settings, settings
-        whose = limits.changed(before, settings)
+        whose, models = limits.changed(before, settings), limits.changed_models(before, settings)
         self.leasing.change(settings)
-        self._book()
-        self._forget_terms(whose)
-        if before is not None and not isinstance(whose, limits.Everybody):
-            self._change_models(limits.changed_models(before, settings), settings)
-        tenants, models = settings.tenants.values(), settings.models.values()
-        self.limited = any(map(limits.is_limited, tenants)) or any(model.limits != Limits() for model in models)
-        self._bound_meters(settings, whose, now)
+        new = self._limiting.change(settings, whose, models, now)
+        self.limited = any(map(limits.is_limited, settings.tenants.values())) or any(
+            model.limits != Limits() for model in settings.models.values()
+        )
         self.counts_tokens = limits.counts_tokens(settings)
         if self.limited or was_limited:
+            self._share_slots(settings, models, whose, new)
             self._judge_anew(whose)
 
-    def _change_models(self, names: list[str], settings: Settings) -> None:
-        """New limits that all share, of models that had some: for who comes from now on. Slots are the same, more or fewer of them."""
-        for key in [key for key in self._terms if key[2] in names]:
-            del self._terms[key]
-        for name in names:
-            slots = self._slots.get(("model", "", name))
-            model = settings.models.get(name)
-            if slots is not None and model is not None and model.limits.max_concurrency is not None:
-                slots.cap = slots.whole = model.limits.max_concurrency
-
-    def _forget_terms(self, whose: Container[str]) -> None:
-        """What was made of the limits of these tenants is made anew when it is asked for."""
-        for key in [key for key in self._terms if key[0] in whose]:
-            terms = self._terms.pop(key)
-            if terms is not None and terms.tariff is not None:
-                terms.tariff.end()
-        for scope in [scope for scope in self._slots if scope[1] in whose]:
-            del self._slots[scope]
-            self.leasing.slots.drop(scope)
-        for tenant in [tenant for tenant in self._accounts if tenant in whose]:
-            del self._accounts[tenant]
-
-    def _bound_meters(self, settings: Settings, whose: Container[str], now: float) -> None:
-        """New limits for those that have one; what a tenant that is gone has used is kept until it has drained."""
-        for tenant, meters in list(self._meters.items()):
-            if tenant not in whose and tenant in settings.tenants:
+    def _share_slots(
+        self, settings: Settings, models: Container[str], whose: Container[str], new: Mapping[str, Slots]
+    ) -> None:
+        """What runs takes the `new` slots of its model, and who holds nothing holds a claim from now on. Those of `whose` are judged
+        anew."""
+        limited = {name for name, model in settings.models.items() if name in models and model.limits != Limits()}
+        for ticket in self._books.tickets.values() if limited else ():
+            request, claim = ticket.request, ticket.claim
+            if request.model not in limited or request.tenant in whose:
                 continue
-            for rule, meter in list(meters.items()):
-                meter.look(now)
-                limit = limits.limit_of(settings, rule)
-                if limit is not None:
-                    self._bound(meter, limit)
-                elif not tenant or tenant in settings.tenants or not meter.used:
-                    del meters[rule]
-                    self.leasing.forget(rule)
-            if not meters:
-                del self._meters[tenant]
+            if claim is None:
+                self._give(ticket, self._limiting.terms_of(_whose(ticket)))
+            elif ticket.attempt is not None and request.model in new:
+                claim.take_also(new[request.model])
 
     def _judge_anew(self, whose: Container[str]) -> None:
         """Count their live requests under the new settings. What they have reserved they settle as it was reserved."""
-        if not isinstance(whose, limits.Everybody) and not whose:
+        if not whose:
             return
         books = self._books
         tickets = [ticket for ticket in books.tickets.values() if ticket.request.tenant in whose]
-        found = [(ticket, self._terms_of(ticket.request)) for ticket in tickets]
+        found = [(ticket, self._limiting.terms_of(_whose(ticket))) for ticket in tickets]
         lanes = any(ticket.own_lane != (terms.lane if terms is not None else "") for ticket, terms in found)
         # From the head of each line on, so that none leaves a dead entry in a line to which it comes back.
         waiting = [ticket for queue in books.pools.values() for ticket in queue.waiting()] if lanes else []
@@ -187,12 +152,15 @@ class Metering:
         for ticket in moved:
             books.dequeue(ticket)
         for ticket, terms in found:
-            if terms is not None or ticket.claim is not None:
-                self._give(ticket, terms or Terms(Account(None, None)))
+            self._give(ticket, terms)
         for ticket in moved:
             books.enqueue(ticket)
 
-    def _give(self, ticket: Ticket, terms: Terms) -> None:
+    def _give(self, ticket: Ticket, terms: Terms | None) -> None:
+        if terms is None:
+            if ticket.claim is None:
+                return
+            terms = self._limiting.terms_of_none(_whose(ticket))
         claim, left_s = ticket.claim or Claim(terms), self._books.leaves_s(ticket)
         ticket.take_claim(claim, terms)
         if ticket.attempt is not None:
@@ -204,89 +172,6 @@ class Metering:
             if leaves_s != left_s:
                 self._books.timers.set(ticket, leaves_s)
 
-    # ---- terms
-
-    def _limit(self, rule: Rule) -> limits.Limit | None:
-        return limits.limit_of(self._settings, rule) if self._settings is not None else None
-
-    def _terms_of(self, request: InferenceRequest) -> Terms | None:
-        key = (request.tenant, request.key, request.model)
-        try:
-            return self._terms[key]
-        except KeyError:
-            terms = self._terms[key] = self._made(*key)
-            return terms
-
-    def _made(self, tenant: str, key: str, model: str) -> Terms | None:
-        settings = self._settings
-        if settings is None:
-            raise InvariantError("the first event must be SettingsChanged")
-        owner = settings.tenants.get(tenant) or Tenant(id=tenant)
-        served = settings.models.get(model) or Model(name=model)
-        scopes = list(limits.scopes(owner, key, served))
-        charges = list(self._charges(owner, scopes))
-        slots = [self._slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
-        if not charges and not slots and not limits.bounds_queues(owner):
-            return None
-        terms = Terms(self._account(owner), charges, slots)
-        terms.reserve, terms.shadow = owner.reserve, owner.mode == "shadow"
-        terms.queue_timeout_s = owner.queue_timeout_s
-        terms.without_store = self.leasing.policy(settings, tenant) if charges else ""
-        terms.tariff = Tariff(charges, self._wall, self._unbooked) if charges and not terms.without_store else None
-        terms.context_tokens = served.context_tokens
-        terms.density = self._densities.setdefault((tenant, model), terms.density)
-        terms.lane = key if any(each.scope == "key" for each in slots) else ""
-        return terms
-
-    def _account(self, owner: Tenant) -> Account:
-        account = self._accounts.get(owner.id)
-        if account is None:
-            account = self._accounts[owner.id] = Account(owner.max_queued, owner.max_queued_bytes)
-        return account
-
-    def _charges(self, owner: Tenant, scopes: list[limits.Scope]) -> Iterator[Charge]:
-        for scope in scopes:
-            for metric in RATES:
-                if getattr(scope.limits, metric) is not None:
-                    meter = self._meter(Rule(scope.name, scope.tenant, scope.part, metric))
-                    yield limits.charge(meter, metric, owner.cost if scope.tenant else PLAIN)
-        for budget in owner.budgets:
-            yield limits.charge(self._meter(Rule("tenant", owner.id, "", budget.id)), "budget", owner.cost)
-
-    def _slots_of(self, scope: limits.Scope) -> Slots:
-        key = (scope.name, scope.tenant, scope.part)
-        slots = self._slots.get(key)
-        if slots is None:
-            slots = self._slots[key] = Slots(scope.name, scope.part, scope.limits.max_concurrency or 0)
-            if self.leasing.fleet is not None:
-                self.leasing.slots.take(key, slots)
-        return slots
-
-    def _meter(self, rule: Rule) -> Meter:
-        meters = self._meters.setdefault(rule.tenant, {})
-        meter = meters.get(rule)
-        if meter is None:
-            limit = self._limit(rule)
-            if limit is None:
-                raise InvariantError(f"there is no limit {rule}")
-            is_budget = isinstance(limit, Budget)
-            if self.leasing.fleet is not None:
-                meter = self.leasing.block(rule, is_budget, self._wall)
-            else:
-                meter = Purse(rule, self._wall) if is_budget else Bucket(rule)
-            meters[rule] = meter
-            self._bound(meter, limit)
-        return meter
-
-    def _all_meters(self) -> Iterator[tuple[Rule, Meter]]:
-        return chain.from_iterable(meters.items() for meters in self._meters.values())
-
-    def _bound(self, meter: Meter, limit: limits.Limit) -> None:
-        if isinstance(meter, Block) and self._settings is not None:
-            meter.bound(limit, self.leasing.policy(self._settings, meter.rule.tenant))
-        else:
-            limits.bound(meter, limit)
-
     # ---- out
 
     def standing(self, whose: tuple[str, str, str], now: float, *, apart: bool) -> Standing | None:
@@ -294,42 +179,37 @@ class Metering:
 
         `apart` as for `quota.standing`.
         """
-        terms = self._terms.get(whose) or self._made(*whose)
+        terms = self._limiting.terms_of(whose)
         return quota.standing(terms, now, apart=apart) if terms is not None and terms.charges else None
-
-    def _book(self) -> None:
-        """Bring the sums of all meters up to date."""
-        while self._unbooked:
-            self._unbooked.pop().book()
 
     def meters(self, now: float) -> list[MeterView]:
         """Every limit of which anything was ever asked."""
-        self._book()
-        return [limits.view(meter, self._limit(rule), now) for rule, meter in self._all_meters()]
+        limiting = self._limiting
+        return [limits.view(meter, limiting.limit(rule), now) for rule, meter in limiting.meters()]
 
     def meters_of(self, tenant: str, now: float) -> list[MeterView]:
         """Every limit of a tenant, asked for or not."""
-        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        owner, limiting = self._owner(tenant), self._limiting
         mine = limits.rules_of(owner) if owner is not None else ()
-        self._book()
-        return [limits.view(self._meter(rule), self._limit(rule), now) for rule in mine]
+        limiting.book()
+        return [limits.view(limiting.meter(rule), limiting.limit(rule), now) for rule in mine]
 
     def slots_of(self, tenant: str) -> list[SlotView]:
         """Its slots, and how many are taken."""
-        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        owner = self._owner(tenant)
         scopes = limits.scopes_of(owner) if owner is not None else ()
-        mine = [self._slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
+        mine = [self._limiting.slots_of(scope) for scope in scopes if scope.limits.max_concurrency is not None]
         return [SlotView(scope=slots.scope, part=slots.part, cap=slots.whole, used=slots.used) for slots in mine]
 
     def mode_of(self, tenant: str) -> str | None:
         """Whether its rates and budgets are enforced or only counted; None: there is no such tenant."""
-        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
+        owner = self._owner(tenant)
         return owner.mode if owner is not None else None
 
     def account_of(self, tenant: str) -> AccountView:
         """What waits of a tenant with limits."""
-        owner = self._settings.tenants.get(tenant) if self._settings is not None else None
-        account = self._account(owner) if owner is not None else Account(None, None)
+        owner = self._owner(tenant)
+        account = self._limiting.account(owner) if owner is not None else Account(None, None)
         return AccountView(
             queued=account.queued,
             queued_bytes=account.queued_bytes,
@@ -339,5 +219,13 @@ class Metering:
 
     def check(self) -> None:
         """Raise InvariantError unless all meters, slots and counts agree with the live requests (I1, I2)."""
-        self._book()
-        audit_limits(self._books, self._all_meters(), self._slots, self._accounts)
+        limiting = self._limiting
+        audit_limits(self._books, limiting.meters(), limiting.slots, limiting.accounts)
+
+    def _owner(self, tenant: str) -> Tenant | None:
+        return self._settings.tenants.get(tenant) if self._settings is not None else None
+
+
+def _whose(ticket: Ticket) -> Whose:
+    request = ticket.request
+    return request.tenant, request.key, request.model

@@ -7,7 +7,7 @@ noted at the slots, so that just there somebody looks again when one comes free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import log
 from typing import TYPE_CHECKING, Final
 
@@ -117,6 +117,7 @@ class Terms:
     """What limits the requests of one tenant with one key to one model.
 
     `most_unnamed` bounds the answer that is reserved for where the client names no most; None: nothing does.
+    `slots`: one list for all that were ever made for them, so that those of a model come and go for whoever waits.
     `lane`: the key, where it has slots of its own and must not hide the tenant's other keys in a queue.
     `by_metric`: the meters of rates, one group a metric; `by_kind`: of requests, and of all that counts tokens;
     `budgets`: the other meters.
@@ -146,10 +147,10 @@ class Terms:
         "without_store",
     )
 
-    def __init__(self, account: Account, charges: Sequence[Charge] = (), slots: Iterable[Slots] = ()) -> None:
+    def __init__(self, account: Account, charges: Sequence[Charge], slots: list[Slots]) -> None:
         self.account = account
         self.charges = tuple(charges)
-        self.slots = tuple(slots)
+        self.slots = slots
         rates = [charge.meter for charge in charges if not charge.meter.is_budget]
         metrics = dict.fromkeys(meter.rule.metric for meter in rates)
         self.by_metric = [[meter for meter in rates if meter.rule.metric == metric] for metric in metrics]
@@ -248,9 +249,14 @@ class Claim:
 
     def take_slot(self) -> None:
         """It runs."""
-        self._holds = self.terms.slots
+        self._holds = tuple(self.terms.slots)
         for slots in self._holds:
             slots.used += 1
+
+    def take_also(self, slots: Slots) -> None:
+        """There are such slots now, and it runs."""
+        self._holds = (*self._holds, slots)
+        slots.used += 1
 
     def free_slot(self) -> list[PoolQueue]:
         """It runs no more, if it did. Where somebody has waited for that."""

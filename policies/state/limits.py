@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from policies.state.claims import Charge
 from policies.state.meters import MICRO, Bucket, Meter, Purse, Rule
@@ -16,37 +16,35 @@ Limit = tuple[int, float] | Budget  # units a minute and seconds' worth at once
 
 
 class Everybody:
-    """All tenants, and what they share."""
+    """All tenants and what they share, or all models."""
 
-    def __contains__(self, tenant: object) -> bool:
+    def __contains__(self, name: object) -> bool:
         return True
 
 
+EVERYBODY: Final = Everybody()
+
+
 def changed(before: Settings | None, settings: Settings) -> Container[str]:
-    """The tenants for which other limits hold than before, beside those of models that are changed where they are."""
-    if before is None or before.fleet != settings.fleet or not stays_in_place(before, settings):
-        return Everybody()
+    """The tenants for which other limits hold than before, beside those of models, which are changed where they are."""
+    if before is None or (before.fleet is None) is not (settings.fleet is None):
+        return EVERYBODY
     old, new = before.tenants, settings.tenants
     return {name for name in {**old, **new} if old.get(name) is not new.get(name) and old.get(name) != new.get(name)}
 
 
-def changed_models(before: Settings, settings: Settings) -> list[str]:
-    """The models of which something else holds for all tenants together."""
+def changed_models(before: Settings | None, settings: Settings) -> Container[str]:
+    """The models of which something else holds for all tenants together. Where replicas share a store otherwise than before: all."""
+    if before is None or before.fleet != settings.fleet:
+        return EVERYBODY
     old, new = before.models, settings.models
-    return [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return {name for name in {**old, **new} if old.get(name) != new.get(name)}
 
 
-def stays_in_place(before: Settings, settings: Settings) -> bool:
-    """Whether nobody who waits has to be looked at for what models say now: there are slots where there were slots, and limits
-    where there were limits. What was reserved of a rate stays reserved, whatever the rate is now."""
-    names = changed_models(before, settings)
-    for name in names:
-        old, new = (each.models[name].limits if name in each.models else Limits() for each in (before, settings))
-        if (old.max_concurrency is None) is not (new.max_concurrency is None) or (old == Limits()) is not (
-            new == Limits()
-        ):
-            return False
-    return not names or settings.fleet is None
+def cap_of(settings: Settings, model: str) -> int | None:
+    """How many requests of a model may run at a time; None: nothing is said of that."""
+    served = settings.models.get(model)
+    return served.limits.max_concurrency if served is not None else None
 
 
 class Scope(NamedTuple):

@@ -1,9 +1,10 @@
 """How long a reload keeps the event loop, without sockets: CPU time of its longest steps.
 
-A gateway with so many tenants, every kind of limit set, of which so many requests wait; then all tenants' limits change. A step is
-what runs between two turns of the loop. The thread that reads the files works at the same time and is not counted.
+A gateway with so many tenants, every kind of limit set, of which so many requests wait; then all tenants' limits change, and
+their model gains its first limits and loses them again. A step is what runs between two turns of the loop. The thread that reads the
+files works at the same time and is not counted. `--plain`: no tenants, nobody but the model has any limit.
 
-Usage: python tests/bench/reload_bench.py [--tenants 1000] [--waiting 9000] [--profile]
+Usage: python tests/bench/reload_bench.py [--tenants 1000] [--waiting 9000] [--plain] [--profile]
 """
 
 import argparse
@@ -26,6 +27,8 @@ PATIENT = """
 admission: {max_queued: 100000, shed: "off"}
 classes: {standard: {max_queued: 100000, queue_timeout_s: 3600, age_after_s: 3600, slo: {ttft_ms: null}}}
 """
+MODEL = "m: {context_tokens: 131072}"
+LIMITED = "m: {context_tokens: 131072, limits: {rpm: 1000000, tpm: 900000000, max_concurrency: 900}}"
 SHOWN = 5
 
 
@@ -79,7 +82,11 @@ class Steps:
 async def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        config = path_bench.with_tenants(options.tenants, folder)
+        config = folder / "forebay.yaml"
+        if options.plain:
+            config.write_text(path_bench.CONFIG.read_text())
+        else:
+            path_bench.with_tenants(options.tenants, folder)
         text = config.read_text().replace("max_seqs: 256", "max_seqs: 1")
         config.write_text(text.replace("port: 8080", "port: 8080, max_connections: 100000") + PATIENT)
         path = path_bench.Path(config)
@@ -89,8 +96,15 @@ async def main(options: argparse.Namespace) -> None:
         reloader: Any = path.gateway._reloader
         roster: Any = path.gateway._roster
         roster._prober.change = roster._scraper.change = lambda *_: None  # nobody answers them here
-        for round_, (before, after) in enumerate([("rpm: 1000000", "rpm: 900000"), ("rpm: 900000", "rpm: 1000000")]):
-            for file in (folder / "tenants.d").iterdir():
+        tenants = [] if options.plain else list((folder / "tenants.d").iterdir())
+        changes = [
+            ("other limits of all tenants", tenants, "rpm: 1000000", "rpm: 900000"),
+            ("the first ones again", tenants, "rpm: 900000", "rpm: 1000000"),
+            ("first limits of a model", [config], MODEL, LIMITED),
+            ("none of a model", [config], LIMITED, MODEL),
+        ]
+        for what, files, before, after in changes[2:] if options.plain else changes:
+            for file in files:
                 file.write_text(file.read_text().replace(before, after))
             gc.collect()
             gc.freeze()
@@ -101,12 +115,13 @@ async def main(options: argparse.Namespace) -> None:
                     await asyncio.sleep(0)
             longest = sorted((1000 * took_s for took_s in steps.took_s), reverse=True)[:SHOWN]
             told = ", ".join(f"{each:.1f}" for each in longest)
-            print(f"round {round_}: {len(answer.changed)} changed; longest steps {told} ms of CPU", file=sys.stderr)
+            print(f"{what}: {len(answer.changed)} changed; longest steps {told} ms of CPU", file=sys.stderr)
 
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--tenants", type=int, default=1000)
     arguments.add_argument("--waiting", type=int, default=9000)
+    arguments.add_argument("--plain", action="store_true")
     arguments.add_argument("--profile", action="store_true")
     asyncio.run(main(arguments.parse_args()))

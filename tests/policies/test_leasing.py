@@ -10,7 +10,7 @@ from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, SlotsL
 from policies.leasing import PARK_S, Ask
 from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
-from policies.types import Budget, Fleet, Settings
+from policies.types import Budget, Fleet, Limits, Model, Settings
 from tests.policies import given
 from tests.policies.tenants import Quotas, acme, limited
 
@@ -250,6 +250,37 @@ def test_requests_wait_for_a_lease_in_their_queue_and_run_as_far_as_it_goes() ->
     assert lease(world, ask, 2) == ["a", "b"]
     world.end("a", 0.1)
     assert world.told("d", 0.2) == "queued"  # c went first
+
+
+def test_slots_that_a_model_gets_are_leased_before_anybody_takes_one() -> None:
+    """Who waits already waits for them as well; what runs counts as soon as the store is told."""
+    world = Replica(acme(max_concurrency=8))
+    for name in "abc":
+        world.ask(name)
+    lease(world, slot_ask(world, 0.0), 2)
+    models = {"llama": Model(name="llama", limits=Limits(max_concurrency=4))}
+    world.happen(SettingsChanged(settings=replace(world.settings, models=models)), 1.0)
+    asked = {ask.scope: ask for ask in world.core.metering.leasing.slots.asks(1.0, 2)}
+    assert (asked["model"].cap, asked["model"].used) == (4, 2)
+    assert lease(world, asked["tenant"], 8, 1.1) == []
+    assert lease(world, asked["model"], 3, 1.2) == ["c"]
+    assert world.told("d", 1.3) == "queued"
+    world.happen(SettingsChanged(settings=world.settings), 1.4)
+    assert world.core.totals().queued == 0
+
+
+def test_what_holds_without_the_store_is_another_thing_after_a_reload_and_what_runs_settles_as_it_was_held() -> None:
+    world = Replica(acme(tpm=1000))
+    world.filled(300)
+    world.ask("a", 0.1)
+    world.happen(StoreChanged(up=False, replicas=2), 0.2)
+    fleet = replace(world.fleet, on_store_down="closed")
+    world.happen(SettingsChanged(settings=replace(world.settings, fleet=fleet)), 0.3)
+    world.end("a", 0.4, prompt_tokens=10, output_tokens=5)
+    view = world.meter("tpm", 0.4)
+    assert (view.settled, view.held) == (15.0, 0.0)
+    refused = [world.ask(f"n{number}", 0.5) for number in range(40)][-1]
+    assert isinstance(refused, Reject) and refused.reason is Reason.QUOTA_STORE
 
 
 def test_spare_slots_go_back_after_a_second_and_all_of_them_when_it_ends() -> None:

@@ -23,7 +23,7 @@ from policies.events import (
     SettingsChanged,
     Tick,
 )
-from policies.types import Affinity, Band, Endpoint, InferenceRequest, Pool, Settings, Tenant
+from policies.types import Affinity, Band, Endpoint, InferenceRequest, Model, Pool, Settings, Tenant
 from tests.policies import given
 
 POOLS = (
@@ -62,6 +62,7 @@ class Machine(RuleBasedStateMachine):
     bands: Sequence[Band] = BANDS
     affinity: Affinity | None = None
     tenants: Mapping[str, Tenant] = {}
+    models: Mapping[str, Model] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,6 +233,7 @@ class Machine(RuleBasedStateMachine):
             ordering=self.ordering,
             affinity=self.affinity,
             tenants=self.tenants,
+            models=self.models,
         )
         self.happen(SettingsChanged(settings=changed))
 

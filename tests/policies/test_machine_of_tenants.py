@@ -8,7 +8,7 @@ from hypothesis.stateful import rule
 from msgspec.structs import replace
 
 from policies.events import ServedElsewhere, StoreChanged, WallClock
-from policies.types import Budget, Cost, InferenceRequest, Limits, Reserve, Tenant
+from policies.types import Budget, Cost, InferenceRequest, Limits, Model, Reserve, Tenant
 from tests.policies.test_machine import Machine, Shadow
 
 KEYS = {"k1": Limits(max_concurrency=1), "k2": Limits(rpm=20)}
@@ -32,6 +32,13 @@ TENANCIES: tuple[Mapping[str, Tenant], ...] = (
     },
 )
 
+MODELS: tuple[Mapping[str, Model], ...] = (
+    {},
+    {"m1": Model(name="m1", limits=Limits(max_concurrency=2))},
+    {"m1": Model(name="m1", limits=Limits(rpm=60)), "m2": Model(name="m2", limits=Limits(max_concurrency=1))},
+    {"m1": Model(name="m1", limits=Limits(tpm=9000, max_concurrency=3)), "m2": Model(name="m2", context_tokens=4096)},
+)
+
 
 class Tenants(Machine):
     tenants = TENANCIES[2]
@@ -43,6 +50,12 @@ class Tenants(Machine):
     @rule(tenancy=st.sampled_from(TENANCIES))
     def tenants_change(self, tenancy: Mapping[str, Tenant]) -> None:
         self.tenants = tenancy
+        self.change(self.max_attempts, self.admitting, self.queueing, 12)
+
+    @rule(models=st.sampled_from(MODELS), tenancy=st.none() | st.sampled_from(TENANCIES))
+    def what_models_allow_changes(self, models: Mapping[str, Model], tenancy: Mapping[str, Tenant] | None) -> None:
+        self.models = models
+        self.tenants = self.tenants if tenancy is None else tenancy
         self.change(self.max_attempts, self.admitting, self.queueing, 12)
 
     @rule(days=st.sampled_from([0.0, 0.5, 400.0]))
