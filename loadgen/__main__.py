@@ -6,8 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINE_FLAGS = "Engine flags (vLLM's names)"
-WITHOUT_EFFECT = "Accepted without effect"
+VLLM, SGLANG, BOTH = "vLLM", "SGLang", "vLLM and SGLang"
+
+
+def _of(engine: str, words: str = "") -> dict[str, Any]:
+    """Of an option that is an engine's own flag."""
+    return {"help": f"{engine}{': ' if words else '.'}{words}", "rich_help_panel": f"Flags of {engine}"}
 
 
 def _time(least_s: float) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def _seconds(least_s: float) -> Callable[[str | float], float]:
 def engine(  # noqa: PLR0913  # one parameter per flag
     context: typer.Context,
     profile: Annotated[str, typer.Option(help="Shipped profile or a profile file.")] = "llama70b-fp8-h200-tp2",
-    dialect: Annotated[str, typer.Option(help="vllm.")] = "vllm",
+    dialect: Annotated[str, typer.Option(help="vllm or sglang: whose routes, answers, metrics and flags.")] = "vllm",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="First port; 0 lets the system choose each.")] = 8000,
     count: Annotated[int, typer.Option(min=1, help="Engines in this process, on consecutive ports.")] = 1,
@@ -48,91 +52,76 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     allow_markers: Annotated[bool, typer.Option("--allow-markers", help="Obey [[fb ...]] in prompts.")] = False,
     log: Annotated[Path | None, typer.Option(help="Append one JSON line per request.")] = None,
     keep_alive: Annotated[
-        float, typer.Option(min=0.01, envvar="VLLM_HTTP_TIMEOUT_KEEP_ALIVE", help="Idle seconds before closing.")
+        float,
+        typer.Option(
+            min=0.01,
+            envvar=["VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "SGLANG_TIMEOUT_KEEP_ALIVE"],
+            help="Idle seconds before closing.",
+        ),
     ] = 5.0,
     ignore_unknown_flags: Annotated[bool, typer.Option("--ignore-unknown-flags", help="Skip unknown flags.")] = False,
-    max_num_seqs: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 1024,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 8192,
-    long_prefill_token_threshold: Annotated[int, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = 0,
-    max_model_len: Annotated[int | None, typer.Option(min=2, rich_help_panel=ENGINE_FLAGS)] = None,
-    block_size: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 16,
-    watermark: Annotated[float, typer.Option(min=0, max=0.5, rich_help_panel=ENGINE_FLAGS)] = 0.0,
-    max_num_queued_reqs: Annotated[int | None, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = None,
-    max_num_queued_tokens: Annotated[int | None, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = None,
-    scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.", rich_help_panel=ENGINE_FLAGS)] = "fcfs",
-    shutdown_timeout: Annotated[float, typer.Option(min=0, rich_help_panel=ENGINE_FLAGS)] = 0.0,
-    enable_prompt_tokens_details: Annotated[
-        bool, typer.Option("--enable-prompt-tokens-details", rich_help_panel=ENGINE_FLAGS)
-    ] = False,
-    enable_prefix_caching: Annotated[bool, typer.Option(rich_help_panel=ENGINE_FLAGS)] = True,
-    scheduler_reserve_full_isl: Annotated[bool, typer.Option(rich_help_panel=ENGINE_FLAGS)] = True,
-    stream_interval: Annotated[int, typer.Option(min=1, rich_help_panel=ENGINE_FLAGS)] = 1,
-    served_model_name: Annotated[str, typer.Option(rich_help_panel=ENGINE_FLAGS)] = "",
-    api_key: Annotated[str, typer.Option(envvar="VLLM_API_KEY", rich_help_panel=ENGINE_FLAGS)] = "",
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8*.", rich_help_panel=ENGINE_FLAGS)] = "auto",
-    kv_events_config: Annotated[str, typer.Option(help="JSON.", rich_help_panel=ENGINE_FLAGS)] = "{}",
+    stream_interval: Annotated[int, typer.Option(min=1, **_of(BOTH))] = 1,
+    served_model_name: Annotated[str, typer.Option(**_of(BOTH))] = "",
+    api_key: Annotated[str, typer.Option(envvar="VLLM_API_KEY", **_of(BOTH))] = "",
+    kv_cache_dtype: Annotated[str, typer.Option(**_of(BOTH, "auto or fp8*."))] = "auto",
+    kv_events_config: Annotated[str, typer.Option(**_of(BOTH, "JSON."))] = "{}",
+    max_num_seqs: Annotated[int, typer.Option(min=1, **_of(VLLM))] = 1024,
+    max_num_batched_tokens: Annotated[int, typer.Option(min=1, **_of(VLLM))] = 8192,
+    long_prefill_token_threshold: Annotated[int, typer.Option(min=0, **_of(VLLM))] = 0,
+    max_model_len: Annotated[int | None, typer.Option(min=2, **_of(VLLM))] = None,
+    block_size: Annotated[int, typer.Option(min=1, **_of(VLLM))] = 16,
+    watermark: Annotated[float, typer.Option(min=0, max=0.5, **_of(VLLM))] = 0.0,
+    max_num_queued_reqs: Annotated[int | None, typer.Option(min=0, **_of(VLLM))] = None,
+    max_num_queued_tokens: Annotated[int | None, typer.Option(min=0, **_of(VLLM))] = None,
+    scheduling_policy: Annotated[str, typer.Option(**_of(VLLM, "fcfs or priority."))] = "fcfs",
+    shutdown_timeout: Annotated[float, typer.Option(min=0, **_of(VLLM))] = 0.0,
+    enable_prompt_tokens_details: Annotated[bool, typer.Option("--enable-prompt-tokens-details", **_of(VLLM))] = False,
+    enable_prefix_caching: Annotated[bool, typer.Option(**_of(VLLM))] = True,
+    scheduler_reserve_full_isl: Annotated[bool, typer.Option(**_of(VLLM))] = True,
     disable_uvicorn_access_log: Annotated[
-        bool, typer.Option("--disable-uvicorn-access-log", rich_help_panel=WITHOUT_EFFECT)
+        bool, typer.Option("--disable-uvicorn-access-log", **_of(VLLM, "without effect."))
     ] = False,
     disable_fastapi_docs: Annotated[
-        bool, typer.Option("--disable-fastapi-docs", rich_help_panel=WITHOUT_EFFECT)
+        bool, typer.Option("--disable-fastapi-docs", **_of(VLLM, "without effect."))
     ] = False,
+    max_running_requests: Annotated[int, typer.Option(min=1, **_of(SGLANG))] = 2048,
+    max_queued_requests: Annotated[int | None, typer.Option(min=0, **_of(SGLANG))] = None,
+    chunked_prefill_size: Annotated[int, typer.Option(min=-1, **_of(SGLANG, "-1: prompts are not cut."))] = 8192,
+    max_prefill_tokens: Annotated[int, typer.Option(min=1, **_of(SGLANG))] = 16384,
+    enable_mixed_chunk: Annotated[bool, typer.Option("--enable-mixed-chunk", **_of(SGLANG))] = False,
+    schedule_conservativeness: Annotated[float, typer.Option(min=0.01, **_of(SGLANG))] = 1.0,
+    enable_priority_scheduling: Annotated[bool, typer.Option("--enable-priority-scheduling", **_of(SGLANG))] = False,
+    context_length: Annotated[int | None, typer.Option(min=2, **_of(SGLANG))] = None,
+    page_size: Annotated[
+        int,
+        typer.Option(min=1, **_of(SGLANG, "its own default is 1, which takes 15 times the CPU here.")),
+    ] = 16,
+    disable_radix_cache: Annotated[bool, typer.Option("--disable-radix-cache", **_of(SGLANG))] = False,
+    enable_cache_report: Annotated[bool, typer.Option("--enable-cache-report", **_of(SGLANG))] = False,
+    enable_metrics: Annotated[bool, typer.Option("--enable-metrics", **_of(SGLANG))] = False,
+    decode_log_interval: Annotated[
+        int,
+        typer.Option(
+            min=0, **_of(SGLANG, "steps between two moves of its gauges (its default: 40); 0: they are always true.")
+        ),
+    ] = 0,
 ) -> None:
     """Simulated engines: real timing, no GPU."""
     import uvloop
 
-    from loadgen.engine_server import command, kv_events
-    from loadgen.engine_server.options import EngineOptions
+    from loadgen.engine_server import command, flags
     from loadgen.faults import FaultError
-    from loadgen.sim.profile import EngineSettings, ProfileError, load
+    from loadgen.sim.profile import ProfileError
 
     _refuse_unknown(context.args, ignore_unknown_flags)
-    _one_of("--dialect", dialect, ("vllm",))
-    _one_of("--scheduling-policy", scheduling_policy, ("fcfs", "priority"))
-    if kv_cache_dtype != "auto" and not kv_cache_dtype.startswith("fp8"):
-        raise typer.BadParameter(
-            f"{kv_cache_dtype!r} is not one of auto, fp8, fp8_e4m3, fp8_e5m2", param_hint="--kv-cache-dtype"
-        )
-    if max_num_batched_tokens < max_num_seqs:
-        raise typer.BadParameter(
-            f"must be at least --max-num-seqs ({max_num_seqs})", param_hint="--max-num-batched-tokens"
-        )
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    if dialect == "sglang" and "api_key" not in typed:
+        context.params["api_key"] = ""  # the variable is vLLM's
     try:
-        settings = EngineSettings(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            max_model_len=max_model_len or load(profile).max_model_len,
-            block_size=block_size,
-            watermark=watermark,
-            enable_prefix_caching=enable_prefix_caching,
-            scheduler_reserve_full_isl=scheduler_reserve_full_isl,
-            scheduling_policy=scheduling_policy,
-            max_num_queued_reqs=max_num_queued_reqs,
-            max_num_queued_tokens=max_num_queued_tokens,
-        )
-        options = EngineOptions(
-            profile=profile,
-            settings=settings,
-            host=host,
-            port=port,
-            count=count,
-            control_port=control_port,
-            startup_delay_s=startup_delay,
-            seed=seed,
-            faults=(*(fault or ()), *_fault_lines(faults)),
-            markers=allow_markers,
-            log=log,
-            keep_alive_s=keep_alive,
-            shutdown_timeout_s=shutdown_timeout,
-            shows_cached=enable_prompt_tokens_details,
-            stream_interval=stream_interval,
-            served_model_name=served_model_name,
-            api_key=api_key,
-            fp8_kv=kv_cache_dtype.startswith("fp8"),
-            kv_events=kv_events.read(kv_events_config),
-        )
-        uvloop.run(command.run(options))
+        uvloop.run(command.run(flags.options(context.params, typed, (*(fault or ()), *_fault_lines(faults)))))
+    except flags.FlagError as error:
+        raise typer.BadParameter(str(error), param_hint=error.flag) from error
     except (ProfileError, FaultError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:

@@ -1,6 +1,7 @@
 """What a simulated model will say, known before the first token: segments of one-token pieces and why it stops."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -25,7 +26,8 @@ class Segment(Enum):
 class Answer:
     """The whole answer of one sequence. `pieces` are JSON-escaped, one per token; the first `thinking` are reasoning.
 
-    `prompt_tokens` counts the prompt; `text` is the raw text of all pieces, for the prefix chain.
+    `prompt_tokens` counts the prompt; `text` is the raw text of all pieces, for the prefix chain; `stopped` the stop
+    string that ended it, if one did.
     """
 
     prompt_tokens: int
@@ -34,6 +36,7 @@ class Answer:
     tool: str | None
     finish: str
     text: bytes
+    stopped: str | None = None
 
     def segment(self, position: int) -> Segment:
         """The part that the token at `position` belongs to."""
@@ -50,12 +53,8 @@ class Answer:
 def plan(ask: Ask, prompt: bytes, index: int, profile: Profile, limits: "Limits") -> Answer:
     """Decide the answer number `index` to `prompt`; raises `Refusal` if the prompt does not fit the context."""
     prompt_tokens = tokens.count(prompt)
-    room = limits.context - prompt_tokens
-    if room < 1:
-        raise _too_long(limits.context, prompt_tokens)
-    if ask.max_tokens is not None and ask.max_tokens > room:
-        raise _too_long(limits.context, prompt_tokens, ask.max_tokens)
-    most = room if ask.max_tokens is None else ask.max_tokens
+    room = limits.room(ask, prompt_tokens, limits.context)
+    most = room if ask.max_tokens is None else min(ask.max_tokens, room)
     key = xxhash.xxh3_64_intdigest(prompt, (limits.seed + index) & 0xFFFFFFFFFFFFFFFF)
     wanted = _length(ask, key, profile)
     number = max(min(wanted, most), ask.min_tokens, 1)
@@ -67,17 +66,30 @@ def plan(ask: Ask, prompt: bytes, index: int, profile: Profile, limits: "Limits"
         pieces=[_escape(piece) for piece in raw] if tool or ask.marker.canary else [piece.encode() for piece in raw],
         thinking=min(thinking, len(raw)),
         tool=tool,
-        finish="stop" if stopped else finish,
+        finish=finish if stopped is None else "stop",
         text="".join(raw).encode(),
+        stopped=stopped,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the engine adds to a request: its context length and its seed."""
+    """What the engine adds to a request: its context length, its seed, and what it has `room` for (request, tokens of its
+    prompt, context -> the most tokens of an answer, or a `Refusal`)."""
 
     context: int
     seed: int
+    room: Callable[[Ask, int, int], int]
+
+
+def room(ask: Ask, prompt_tokens: int, context: int) -> int:
+    """By vLLM's rule: prompt and answer fill the context at most."""
+    left = context - prompt_tokens
+    if left < 1:
+        raise _too_long(context, prompt_tokens)
+    if ask.max_tokens is not None and ask.max_tokens > left:
+        raise _too_long(context, prompt_tokens, ask.max_tokens)
+    return left
 
 
 def _too_long(context: int, prompt: int, output: int | None = None) -> Refusal:
@@ -119,18 +131,18 @@ def _pieces(marker: Marker, tool: str | None, key: int, number: int) -> tuple[li
     return raw[:thinking] + arguments, thinking, tool
 
 
-def _stop_at(raw: list[str], thinking: int, stops: list[str]) -> tuple[list[str], bool]:
+def _stop_at(raw: list[str], thinking: int, stops: list[str]) -> tuple[list[str], str | None]:
     """Cut the visible text before the first stop string: whole pieces up to it, the last one shortened."""
     if not stops:
-        return raw, False
+        return raw, None
     text = "".join(raw[thinking:])
-    found = [position for position in map(text.find, stops) if position >= 0]
+    found = [(position, stop) for stop in stops if (position := text.find(stop)) >= 0]
     if not found:
-        return raw, False
-    position = min(found)
+        return raw, None
+    position, stop = min(found)
     keep = thinking + position // tokens.TOKEN_BYTES
     rest = text[position - position % tokens.TOKEN_BYTES : position]
-    return [*raw[:keep], rest], True
+    return [*raw[:keep], rest], stop
 
 
 def _escape(piece: str) -> bytes:

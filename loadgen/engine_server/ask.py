@@ -1,7 +1,8 @@
-"""A request body of the `vllm` dialect, read and checked: what the engine is asked to do.
+"""A request body read and checked: what the engine is asked to do. `read` is that of the `vllm` dialect, and `sglang/ask.py`
+puts its own together from the same parts.
 
 Refusals are vLLM's (engines.md 4.2): `Refusal` carries status, message, error type and parameter, and knows the body
-of both error shapes.
+of both its error shapes.
 """
 
 import re
@@ -65,7 +66,10 @@ class Marker:
 
 @dataclass(slots=True, kw_only=True)
 class Ask:
-    """One request. `prompts` are rendered; each gives `n` sequences. `tools` are the names that may be called."""
+    """One request. `prompts` are rendered; each gives `n` sequences. `tools` are the names that may be called.
+
+    Prompts share a prefix cache within one `namespace`. `id` is the client's own, "" where the engine makes one.
+    """
 
     route: str
     model: str
@@ -84,41 +88,61 @@ class Ask:
     reads_cache: bool
     tools: list[str]
     must_call: bool
+    id: str = ""
+    namespace: str = ""
     marker: Marker = field(default_factory=Marker)
 
 
 def read(route: str, body: bytes, markers: bool) -> Ask:
     """The request in `body`, or a `Refusal`."""
-    data = _object(body)
-    options = _options(data)
-    ask = Ask(
+    data = decoded(body)
+    ask = basic(route, data)
+    if data.get("stream_options") is not None and not ask.stream:
+        raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+    ask.salt = _salt(data)
+    ask.namespace = f"{ask.salt}\0{ask.model}"
+    ask.priority = integer(data, "priority", 0, least=-(1 << 63))
+    ask.interval = integer(data, "stream_interval", 1, least=1)
+    ask.reads_cache = data.get("prompt_logprobs") is None
+    if ask.max_tokens is not None and ask.min_tokens > ask.max_tokens:
+        raise Refusal(400, f"min_tokens must be less than or equal to max_tokens={ask.max_tokens}", param="min_tokens")
+    prompts(data, ask, markers)
+    return ask
+
+
+def basic(route: str, data: dict[str, Any]) -> Ask:
+    """What all dialects have, without the prompts."""
+    options = _stream_options(data)
+    return Ask(
         route=route,
-        model=_text(data, "model", ""),
+        model=text(data, "model", ""),
         prompts=[],
-        n=_integer(data, "n", 1, least=1),
+        n=integer(data, "n", 1, least=1),
         stream=_flag(data, "stream"),
         include_usage=bool(options.get("include_usage")),
         continuous_usage=bool(options.get("continuous_usage_stats")),
         max_tokens=_max_tokens(route, data),
-        min_tokens=_integer(data, "min_tokens", 0, least=0),
+        min_tokens=integer(data, "min_tokens", 0, least=0),
         ignore_eos=_flag(data, "ignore_eos"),
         stop=_stop(data),
-        salt=_salt(data),
-        priority=_integer(data, "priority", 0, least=-(1 << 63)),
-        interval=_integer(data, "stream_interval", 1, least=1),
-        reads_cache=data.get("prompt_logprobs") is None,
+        salt="",
+        priority=0,
+        interval=1,
+        reads_cache=True,
         tools=[],
         must_call=False,
     )
-    if ask.max_tokens is not None and ask.min_tokens > ask.max_tokens:
-        raise Refusal(400, f"min_tokens must be less than or equal to max_tokens={ask.max_tokens}", param="min_tokens")
-    last = _completion_prompts(data, ask) if route == "completions" else _conversation(data, ask)
+
+
+def prompts(data: dict[str, Any], ask: Ask, markers: bool) -> None:
+    """Render the prompts into `ask`, with the marker of the last thing said."""
+    last = _conversation(data, ask) if ask.route in ("chat", "messages") else _completion_prompts(data, ask)
     if markers:
         ask.marker = _marker(last)
-    return ask
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def decoded(body: bytes) -> dict[str, Any]:
+    """The JSON object, or a `Refusal`."""
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -128,22 +152,20 @@ def _object(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _options(data: dict[str, Any]) -> dict[str, Any]:
+def _stream_options(data: dict[str, Any]) -> dict[str, Any]:
     options = data.get("stream_options")
     if options is None:
         return {}
     if not isinstance(options, dict):
         raise Refusal(400, "stream_options: Input should be a valid dictionary", "Bad Request", "stream_options")
-    if not data.get("stream"):
-        raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     return options
 
 
 def _max_tokens(route: str, data: dict[str, Any]) -> int | None:
     if data.get("max_completion_tokens") is not None:
-        return _integer(data, "max_completion_tokens", 0, least=1)
+        return integer(data, "max_completion_tokens", 0, least=1)
     if data.get("max_tokens") is not None:
-        return _integer(data, "max_tokens", 0, least=1)
+        return integer(data, "max_tokens", 0, least=1)
     if route == "messages":
         raise Refusal(400, "max_tokens: Field required", "Bad Request", "max_tokens")
     return COMPLETION_TOKENS if route == "completions" else None
@@ -265,7 +287,8 @@ def _marker(text: str) -> Marker:
     return marker
 
 
-def _integer(data: dict[str, Any], name: str, default: int, least: int) -> int:
+def integer(data: dict[str, Any], name: str, default: int, least: int) -> int:
+    """A whole number, or a `Refusal`."""
     value = data.get(name)
     if value is None:
         return default
@@ -281,7 +304,8 @@ def _flag(data: dict[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _text(data: dict[str, Any], name: str, default: str) -> str:
+def text(data: dict[str, Any], name: str, default: str) -> str:
+    """Text, or a `Refusal`."""
     value = data.get(name, default)
     if not isinstance(value, str):
         raise Refusal(400, f"{name}: Input should be a valid string", "Bad Request", name)

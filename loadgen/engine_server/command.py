@@ -17,12 +17,18 @@ def say(line: str) -> None:
 
 
 async def run(options: EngineOptions) -> None:
-    """Start the engines, print where they listen, and serve until SIGTERM or SIGINT."""
+    """Start the engines, print where they listen, and serve until SIGTERM or SIGINT; a second one waits for nobody."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     engines = [SimulatedEngine(options, index) for index in range(options.count)]
+
+    def signalled() -> None:
+        for engine in engines if stopping.is_set() else ():
+            engine.hurry()  # asked again
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
     controls = [Control(engine) for engine in engines]
     await _wait(stopping, options.startup_delay_s)
     if stopping.is_set():
@@ -33,7 +39,7 @@ async def run(options: EngineOptions) -> None:
         if options.control_port is not None:
             wanted = options.control_port + engine.index if options.control_port else 0
             say(f"engine {engine.index} control on http://{options.host}:{await control.start(options.host, wanted)}")
-    say("Application startup complete.")
+    say(engines[0].dialect.ready)
     _rarely_collect()
     await stopping.wait()
     await asyncio.gather(*(engine.stop() for engine in engines))

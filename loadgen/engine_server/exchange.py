@@ -1,18 +1,19 @@
 """One request being answered: its sequences in the model, and the writing of what they give out.
 
-A stream gets its 200 at once, before prefill, as vLLM does; the role event comes with the first token.
+A stream gets its 200 at once, before prefill, as vLLM does, or with its first token, as SGLang does; the role event comes
+with the first token.
 """
 
 import time
 from typing import Protocol
 
 from loadgen.engine_server.answer import Answer, Segment
-from loadgen.engine_server.ask import Ask
+from loadgen.engine_server.ask import Ask, Refusal
+from loadgen.engine_server.dialect import Dialect
 from loadgen.engine_server.faulty import FaultyStream
 from loadgen.engine_server.http import LAST_CHUNK, Connection, Headers, Request
 from loadgen.engine_server.log import Entry
-from loadgen.engine_server.messages import Messages
-from loadgen.engine_server.shapes import Chat, Completions, Shape, Template, fill, messages_usage, usage_object
+from loadgen.engine_server.shapes import DONE, Last, Shape, Template
 from loadgen.engine_server.whole import WholeAnswer
 from loadgen.faults import Fault
 from loadgen.sim.sequence import Sequence
@@ -22,11 +23,6 @@ EVENT_STREAM: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"transfer-encoding", b"chunked"),
 )
-SHAPES: dict[str, type[Chat] | type[Completions] | type[Messages]] = {
-    "chat": Chat,
-    "completions": Completions,
-    "messages": Messages,
-}
 
 
 class Served(Sequence):
@@ -39,6 +35,7 @@ class Served(Sequence):
 class Engine(Protocol):
     """What an exchange needs of its engine."""
 
+    dialect: Dialect
     shows_cached: bool
     stream_interval: int
 
@@ -82,7 +79,7 @@ class Choice:
             self._open(segment)
         self._held += answer.pieces[position]
         if self.given == len(answer.pieces):
-            return self._finish(segment, answer.finish)
+            return self._finish(segment)
         if position == 0 or self.given % exchange.interval == 0:
             self._flush()
         if exchange.interval == 1 and not exchange.ask.continuous_usage:
@@ -104,14 +101,15 @@ class Choice:
     def _flush(self) -> None:
         held, self._held = self._held, b""
         if held:
-            usage = self.exchange.running_usage(self) if self.exchange.ask.continuous_usage else b""
-            self.exchange.send(fill(self._around, held, usage))
+            usage = self.exchange.running_usage(self, self.given) if self.exchange.ask.continuous_usage else b""
+            self.exchange.send(self.exchange.shape.token(self.index, self._around, held, usage))
 
-    def _finish(self, segment: Segment, reason: str) -> None:
+    def _finish(self, segment: Segment) -> None:
         exchange = self.exchange
-        wants_usage = exchange.ask.continuous_usage or exchange.ask.route == "messages"
-        usage = exchange.running_usage(self) if wants_usage else b""
-        exchange.send_all(exchange.shape.finish(self.index, segment, self._held, reason, usage))
+        wants_usage = exchange.ask.continuous_usage or exchange.shape.always_counts
+        usage = exchange.running_usage(self, self.given) if wants_usage else b""
+        last = Last(index=self.index, segment=segment, text=self._held, answer=self.answer, usage=usage)
+        exchange.send_all(exchange.shape.finish(last))
         exchange.choice_over()
 
     def cut_short(self) -> None:
@@ -121,7 +119,7 @@ class Choice:
             if self.exchange.ask.stream:
                 if self._segment is None:
                     self._open(Segment.TEXT)
-                self._finish(self._segment or Segment.TEXT, "abort")
+                self._finish(self._segment or Segment.TEXT)
             else:
                 self.exchange.choice_over()
 
@@ -131,6 +129,7 @@ class Exchange:
 
     def __init__(self, engine: Engine, request: Request, ask: Ask, entry: Entry, request_id: str) -> None:
         self.engine = engine
+        self.id = request_id
         self.request = request
         self.ask = ask
         self.entry = entry
@@ -141,23 +140,36 @@ class Exchange:
         self.ended = False
         self._begun: set[int] = set()
         self._open = 0
+        self._headed = False
         self._faulty: FaultyStream | None = None
-        self.shape: Shape = SHAPES[ask.route](request_id, ask.model)
+        self.shape: Shape = engine.dialect.shapes[ask.route](request_id, ask.model)
 
     def start(self, choices: list[Choice], faults: list[Fault]) -> None:
-        """Take the connection; a stream gets its head now."""
+        """Take the connection; a stream gets its head now where its dialect does not wait for the first token."""
         self.choices = choices
         self.faults = faults
         self._open = len(choices)
         self.connection.on_closed = self._client_left
         self.entry.status = 200
         if self.ask.stream:
+            self._open_stream(choices)
+
+    def _open_stream(self, choices: list[Choice]) -> None:
+        early = any(fault.name == "role_early" for fault in self.faults)
+        if early or self.engine.dialect.head_at_once:
+            self._head()
+        if self.faults:
+            planned = sum(len(choice.answer.pieces) for choice in choices) + 1
+            self._faulty = FaultyStream(self.connection, self.faults, planned, self._over)
+            self._faulty.on_first = self._head
+        if early:
+            self.begin(choices[0])
+
+    def _head(self) -> None:
+        """The head of a stream, once."""
+        if not self._headed:
+            self._headed = True
             self.connection.head(200, EVENT_STREAM)
-            if self.faults:
-                planned = sum(len(choice.answer.pieces) for choice in choices) + 1
-                self._faulty = FaultyStream(self.connection, self.faults, planned, self._over)
-            if any(fault.name == "role_early" for fault in self.faults):
-                self.begin(choices[0])
 
     def send(self, event: bytes) -> None:
         """One event to the client."""
@@ -176,17 +188,16 @@ class Exchange:
         if choice.index in self._begun:
             return
         self._begun.add(choice.index)
-        usage = b""
-        if self.ask.route == "messages":
-            usage = messages_usage(choice.answer.prompt_tokens, 0, self._cached())
-        elif self.ask.continuous_usage:
-            usage = usage_object(choice.answer.prompt_tokens, 0, None, 0)
+        wants_usage = self.ask.continuous_usage or self.shape.always_counts
+        usage = self.running_usage(choice, 0) if wants_usage else b""
         self.send_all(self.shape.begin(choice.index, usage))
 
     def first_token(self) -> None:
         """Note when the first token of any choice was given out."""
         if self.entry.first_s is None:
             self.entry.first_s = time.monotonic()
+            if self.ask.stream and self._faulty is None:
+                self._head()
 
     def choice_over(self) -> None:
         """One choice has its last token."""
@@ -198,20 +209,17 @@ class Exchange:
         else:
             self._send_whole()
 
-    def running_usage(self, choice: Choice) -> bytes:
-        """Usage of one choice so far."""
-        if self.ask.route == "messages":
-            return messages_usage(choice.answer.prompt_tokens, choice.given, self._cached())
-        return usage_object(choice.answer.prompt_tokens, choice.given, None, 0)
+    def running_usage(self, choice: Choice, given: int) -> bytes:
+        """Usage of one choice when so many of its tokens are given."""
+        cached = self._cached() if self.shape.always_counts else None
+        return self.shape.usage(choice.answer.prompt_tokens, given, cached, 0)
 
     def usage(self) -> bytes:
         """Usage of the whole answer. `n` choices share one prompt; each prompt of a list counts."""
         prompt = sum(choice.answer.prompt_tokens for choice in self.choices[:: self.ask.n])
         output = sum(choice.given for choice in self.choices)
-        if self.ask.route == "messages":
-            return messages_usage(prompt, output, self._cached())
         reasoning = sum(min(choice.given, choice.answer.thinking) for choice in self.choices)
-        return usage_object(prompt, output, self._cached(), reasoning)
+        return self.shape.usage(prompt, output, self._cached(), reasoning)
 
     def cut_short(self) -> None:
         """End every open choice with `finish_reason: abort`."""
@@ -219,21 +227,40 @@ class Exchange:
             if not self.ended:
                 choice.cut_short()
 
+    def fail(self, refusal: Refusal) -> None:
+        """The engine gives the request up after it took it: an error event in a stream, else an error answer."""
+        if self.ended:
+            return
+        if self.ask.stream:
+            self.first_token()
+            self.send_all([self.engine.dialect.error_event(refusal), DONE])
+            self._end_message("refused")
+        else:
+            self.entry.status = refusal.status
+            body = self.engine.dialect.error_body(refusal, self.ask.route)
+            self.connection.head(refusal.status, [JSON, (b"content-length", b"%d" % len(body))])
+            self.connection.write(body)
+            self._over("refused")
+
     def _cached(self) -> int | None:
         cached = sum(choice.sequence.cached or 0 for choice in self.choices[:: self.ask.n])
-        return cached if self.engine.shows_cached else None
+        return cached if self.engine.shows_cached or self.shape.shows_cached else None
 
     def _end_stream(self) -> None:
         usage = self.usage() if self.ask.include_usage else b""
         self.send_all(self.shape.end(usage))
+        self._end_message("aborted" if self.choices[0].answer.finish == "abort" else "finished")
+
+    def _end_message(self, how: str) -> None:
         if self._faulty is not None:
-            return self._faulty.finish()
+            self._faulty.finish()
+            return
         self.connection.write(LAST_CHUNK)
-        return self._over("aborted" if self.choices[0].answer.finish == "abort" else "finished")
+        self._over(how)
 
     def _send_whole(self) -> None:
         self.first_token()
-        answers = [(choice.answer, choice.given, choice.answer.finish) for choice in self.choices]
+        answers = [(choice.answer, choice.given) for choice in self.choices]
         body = self.shape.whole(answers, self.usage())
         WholeAnswer(self.connection, self.faults, self._over).send(200, [JSON], body)
 

@@ -23,9 +23,13 @@ HALVES = ("half_chunk", "cut_json")  # these cut inside an event unless a byte i
 
 
 class FaultyStream:
-    """Takes `send(event)` for each event and `finish()` once; `ended(how)` is called when the stream is over."""
+    """Takes `send(event)` for each event and `finish()` once; `ended(how)` is called when the stream is over.
+
+    `on_first` is called before anything is written or broken, again and again.
+    """
 
     def __init__(self, connection: Connection, faults: list[Fault], planned: int, ended: Callable[[str], None]) -> None:
+        self.on_first: Callable[[], None] = lambda: None
         self._connection = connection
         self._planned = planned
         self._ended = ended
@@ -57,6 +61,7 @@ class FaultyStream:
                 break
             if event:
                 await self._pace(came)
+            self.on_first()
             for fault in self._due(event):
                 self._pending.remove(fault)
                 if fault.name in BREAKS:

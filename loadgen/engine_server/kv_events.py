@@ -1,4 +1,4 @@
-"""What the engine's KV cache does, published over ZMQ as vLLM does it (`--kv-events-config`).
+"""What the engine's KV cache does, published over ZMQ as vLLM and SGLang do it (`--kv-events-config`).
 
 Messages are [topic, sequence from 0, msgpack [time, events, rank]], one for each step in which something happened. The
 cache of the model is one that writes down what it does; a block's hash knows its tokens. An engine without this flag
@@ -11,7 +11,7 @@ payload] for each message of the last `buffer_steps` from there on, and [empty, 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from struct import unpack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,11 +141,22 @@ class ToldCache(KvCache):
         super()._forget(block)
 
 
+KvBatch = Callable[[float, list[dict[str, Any]]], list[Any]]
+
+
+def vllm_batch(time_s: float, events: list[dict[str, Any]]) -> list[Any]:
+    """The payload of a message as vLLM makes it: time, events by the names of their fields, rank."""
+    return [time_s, events, None]
+
+
 class Publisher:
     """The sockets of one engine. Nobody is waited for: what a slow listener has no room for is lost to it, until it asks again."""
 
-    def __init__(self, config: KvEventsConfig, index: int, cache: ToldCache, faults: Faults) -> None:
+    def __init__(
+        self, config: KvEventsConfig, index: int, cache: ToldCache, faults: Faults, batch: KvBatch = vllm_batch
+    ) -> None:
         self._cache = cache
+        self._batch = batch
         self._faults = faults
         self._address, self._replay_address = config.at(index)
         self._topic, self._hwm = config.topic.encode(), config.hwm
@@ -178,7 +189,7 @@ class Publisher:
             self._sent.clear()
         if "gap" in hit:
             self._seq += int(hit["gap"].amount)
-        message = self._seq, msgspec.msgpack.encode([time.time(), events, None])
+        message = self._seq, msgspec.msgpack.encode(self._batch(time.time(), events))
         self._seq += 1
         self._sent.append(message)
         held, self._held = self._held, message if "reorder" in hit else None

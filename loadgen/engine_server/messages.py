@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
-from loadgen.engine_server.shapes import STOP_REASONS, Template, fill
+from loadgen.engine_server.shapes import STOP_REASONS, Filled, Last, Template, fill, messages_usage
 
 BLOCKS: dict[Segment, dict[str, object]] = {
     Segment.REASONING: {"type": "thinking", "thinking": "", "signature": ""},
@@ -19,13 +19,18 @@ DELTAS = {
 }
 
 
-class Messages:
+class Messages(Filled):
     """One answer, one choice; each segment is a content block."""
+
+    always_counts = True
 
     def __init__(self, request_id: str, model: str) -> None:
         self.id = f"chatcmpl-{request_id}"
         self.model = model
         self._block = 0
+
+    def usage(self, prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
+        return messages_usage(prompt, output, cached)
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         message = self._message([], None) | {"usage": msgspec.Raw(usage)}
@@ -49,16 +54,17 @@ class Messages:
         self._block += 1
         return [_named({"type": "content_block_stop", "index": self._block - 1})]
 
-    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
-        delta = {"stop_reason": STOP_REASONS[reason], "stop_sequence": None}
-        last: dict[str, object] = {"type": "message_delta", "delta": delta, "usage": msgspec.Raw(usage)}
-        return [fill(self.around(index, segment), text, b""), *self.close(index, segment), _named(last)]
+    def finish(self, last: Last) -> list[bytes]:
+        delta = {"stop_reason": STOP_REASONS[last.answer.finish], "stop_sequence": None}
+        end: dict[str, object] = {"type": "message_delta", "delta": delta, "usage": msgspec.Raw(last.usage)}
+        around = self.around(last.index, last.segment)
+        return [fill(around, last.text, b""), *self.close(last.index, last.segment), _named(end)]
 
     def end(self, usage: bytes) -> list[bytes]:
         return [_named({"type": "message_stop"})]
 
-    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
-        answer, given, reason = answers[0]
+    def whole(self, answers: Sequence[tuple[Answer, int]], usage: bytes) -> bytes:
+        answer, given = answers[0]
         blocks: list[dict[str, object]] = []
         if answer.thinking:
             thinking = msgspec.Raw(b'"%b"' % answer.join(Segment.REASONING, given))
@@ -69,7 +75,7 @@ class Messages:
         else:
             arguments = msgspec.Raw(msgspec.json.decode(text, type=str).encode())
             blocks.append({"type": "tool_use", "id": f"call_{self.id[-24:]}", "name": answer.tool, "input": arguments})
-        return msgspec.json.encode(self._message(blocks, STOP_REASONS[reason]) | {"usage": msgspec.Raw(usage)})
+        return msgspec.json.encode(self._message(blocks, STOP_REASONS[answer.finish]) | {"usage": msgspec.Raw(usage)})
 
     def _message(self, content: list[dict[str, object]], reason: str | None) -> dict[str, object]:
         head = {"id": self.id, "type": "message", "role": "assistant", "content": content, "model": self.model}

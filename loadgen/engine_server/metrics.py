@@ -1,7 +1,10 @@
 """`GET /metrics` under vLLM's names (engines.md 5.1), from the model's true state."""
 
+import time
 from collections.abc import Iterable, Sequence
 
+from loadgen.engine_server.log import Entry
+from loadgen.engine_server.options import EngineOptions
 from loadgen.engine_server.pacemaker import LAG_BUCKETS_S, Lag
 from loadgen.sim.engine import EngineModel
 
@@ -20,23 +23,73 @@ class Histogram:
         self.counts = [0] * (len(buckets) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """One observation."""
+    def observe(self, value: float, times: int = 1) -> None:
+        """One observation, or several equal ones."""
         index = next((place for place, bound in enumerate(self.buckets) if value <= bound), len(self.buckets))
-        self.counts[index] += 1
-        self.total += value
+        self.counts[index] += times
+        self.total += value * times
+
+
+class Page:
+    """Lines of an exposition, all with the same `labels` in front. Counters have twins that say when they began."""
+
+    def __init__(self, labels: str) -> None:
+        self._labels = labels
+        self._started_s = time.time()
+
+    def one(self, name: str, kind: str, samples: Sequence[tuple[str, float]]) -> Iterable[str]:
+        """A metric: further labels, with a comma in front, and the value of each of its series."""
+        suffix = "_total" if kind == "counter" else ""
+        yield f"# HELP {name}{suffix} Simulated."
+        yield f"# TYPE {name}{suffix} {kind}"
+        for labels, value in samples:
+            yield f"{name}{suffix}{{{self._labels}{labels}}} {float(value)}"
+        if kind == "counter":
+            yield f"# HELP {name}_created Simulated."
+            yield f"# TYPE {name}_created gauge"
+            for labels, _ in samples:
+                yield f"{name}_created{{{self._labels}{labels}}} {self._started_s}"
+
+    def histogram(self, name: str, histogram: Histogram, labels: str = "") -> Iterable[str]:
+        """A histogram of one series."""
+        yield f"# HELP {name} Simulated."
+        yield f"# TYPE {name} histogram"
+        total = 0
+        for bound, count in zip((*histogram.buckets, float("inf")), histogram.counts, strict=True):
+            total += count
+            edge = "+Inf" if bound == float("inf") else str(bound)
+            yield f'{name}_bucket{{{self._labels}{labels},le="{edge}"}} {float(total)}'
+        yield f"{name}_count{{{self._labels}{labels}}} {float(total)}"
+        yield f"{name}_sum{{{self._labels}{labels}}} {histogram.total}"
+
+    def emit_lag(self, lag: Lag) -> Iterable[str]:
+        """How late tokens were given out; no engine's metric."""
+        late = Histogram(LAG_BUCKETS_S)
+        late.counts, late.total = lag.counts, lag.total_s
+        return self.histogram("forebay_engine_emit_lag_seconds", late)
 
 
 class EngineMetrics:
     """What the server counts beside the model: ends by reason, refusals, latencies."""
 
-    def __init__(self, model_name: str, started_s: float) -> None:
+    def __init__(self, model_name: str, options: EngineOptions) -> None:
         self.finished: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error", "repetition"), 0)
         self.refused: dict[str, int] = dict.fromkeys(("max_num_queued_reqs", "max_num_queued_tokens"), 0)
         self.ttft = Histogram(TTFT_BUCKETS_S)
         self.e2e = Histogram(E2E_BUCKETS_S)
-        self._labels = f'model_name="{model_name}",engine="0"'
-        self._started_s = started_s
+        page = Page(f'model_name="{model_name}",engine="0"')
+        self._one, self._histogram, self._emit_lag = page.one, page.histogram, page.emit_lag
+
+    def stepped(self, model: EngineModel) -> None:
+        """Everything is read from the model when it is asked for."""
+
+    def ended(self, entry: Entry, reasons: list[str], now: float) -> None:
+        """Count it."""
+        for reason in reasons:
+            self.finished["stop" if reason == "tool_calls" else reason] += 1
+        if entry.first_s is not None:
+            self.ttft.observe(entry.first_s - entry.accepted_s)
+        self.e2e.observe(now - entry.accepted_s)
 
     def render(self, model: EngineModel, lag: Lag) -> bytes:
         """The exposition text."""
@@ -90,29 +143,4 @@ class EngineMetrics:
     def _histograms(self, lag: Lag) -> Iterable[str]:
         yield from self._histogram("vllm:time_to_first_token_seconds", self.ttft)
         yield from self._histogram("vllm:e2e_request_latency_seconds", self.e2e)
-        late = Histogram(LAG_BUCKETS_S)
-        late.counts, late.total = lag.counts, lag.total_s
-        yield from self._histogram("forebay_engine_emit_lag_seconds", late)
-
-    def _one(self, name: str, kind: str, samples: Sequence[tuple[str, float]]) -> Iterable[str]:
-        suffix = "_total" if kind == "counter" else ""
-        yield f"# HELP {name}{suffix} Simulated."
-        yield f"# TYPE {name}{suffix} {kind}"
-        for labels, value in samples:
-            yield f"{name}{suffix}{{{self._labels}{labels}}} {float(value)}"
-        if kind == "counter":
-            yield f"# HELP {name}_created Simulated."
-            yield f"# TYPE {name}_created gauge"
-            for labels, _ in samples:
-                yield f"{name}_created{{{self._labels}{labels}}} {self._started_s}"
-
-    def _histogram(self, name: str, histogram: Histogram) -> Iterable[str]:
-        yield f"# HELP {name} Simulated."
-        yield f"# TYPE {name} histogram"
-        total = 0
-        for bound, count in zip((*histogram.buckets, float("inf")), histogram.counts, strict=True):
-            total += count
-            edge = "+Inf" if bound == float("inf") else str(bound)
-            yield f'{name}_bucket{{{self._labels},le="{edge}"}} {float(total)}'
-        yield f"{name}_count{{{self._labels}}} {float(total)}"
-        yield f"{name}_sum{{{self._labels}}} {histogram.total}"
+        yield from self._emit_lag(lag)

@@ -12,6 +12,8 @@ class EngineOptions:
     """`count` engines on ports from `port` up (0: chosen by the system), each with its control listener.
 
     `control_port` None means none. `served_model_name` empty means the profile's model. Times in seconds.
+    `dialect` is vllm or sglang; the last two are SGLang's: whether there is a page of metrics, and that its gauges move with
+    each prefill and each so many decode steps only (0: they are always true).
     """
 
     profile: str
@@ -33,3 +35,6 @@ class EngineOptions:
     api_key: str = ""
     fp8_kv: bool = False
     kv_events: KvEventsConfig | None = None
+    dialect: str = "vllm"
+    has_metrics: bool = True
+    decode_log_interval: int = 0

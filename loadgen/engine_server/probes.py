@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadgen.engine_server.http import Request
+from loadgen.engine_server.log import Entry
 from loadgen.faults import Stage
 
 if TYPE_CHECKING:
@@ -15,23 +16,29 @@ if TYPE_CHECKING:
 VERSION = "0.32.0"  # the vLLM whose dialect is spoken
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+NOT_ALLOWED = b'{"detail":"Method Not Allowed"}'
+Answered = tuple[int, bytes, tuple[bytes, bytes]]  # status, body, its type
 
 
 class Probes:
     """Answers what monitors and gateways ask of one engine."""
 
     paths = frozenset({b"/health", b"/ping", b"/version", b"/load", b"/v1/models", b"/metrics"})
+    admin: frozenset[bytes] = frozenset()  # those of them that no gateway should ever let through
+    owner = "vllm"
 
     def __init__(self, engine: "SimulatedEngine") -> None:
         self._engine = engine
         self._frozen = b""
         self._rendered_s = 0.0
 
-    def handle(self, request: Request) -> None:
+    def handle(self, request: Request, entry: Entry) -> None:
         """Answer one probe."""
+        self._give(request, entry, self._answer(request))
+
+    def _give(self, request: Request, entry: Entry, answer: Answered) -> None:
         engine = self._engine
-        entry = engine.log.open(request, "probe")
-        status, body, header = self._answer(request)
+        status, body, header = answer
         hit = engine.faults.strike(Stage.HEAD, {"path": entry.path}, named=True)
         status = next((int(fault.amount) for fault in hit if fault.name == "status"), status)
         entry.status = status
@@ -43,10 +50,10 @@ class Probes:
             later = asyncio.get_running_loop().call_later
             later(slow.amount / 1e3, request.connection.answer, status, [header], body)
 
-    def _answer(self, request: Request) -> tuple[int, bytes, tuple[bytes, bytes]]:
+    def _answer(self, request: Request) -> Answered:
         engine, path = self._engine, request.path
         if request.method not in (b"GET", b"HEAD") and not (path == b"/ping" and request.method == b"POST"):
-            return 405, b'{"detail":"Method Not Allowed"}', JSON
+            return 405, NOT_ALLOWED, JSON
         if engine.faults.find("startup") is not None:
             return 503, b"", TEXT
         if path in (b"/health", b"/ping"):
@@ -57,12 +64,9 @@ class Probes:
             return 200, b'{"server_load":0}', JSON  # counted only with --enable-server-load-tracking
         if path == b"/metrics":
             return self._metrics()
-        key = engine.options.api_key
-        if key and request.header(b"authorization") != b"Bearer " + key.encode():
-            return 401, b'{"error":"Unauthorized"}', JSON
         return 200, self._models(), JSON
 
-    def _metrics(self) -> tuple[int, bytes, tuple[bytes, bytes]]:
+    def _metrics(self) -> Answered:
         engine = self._engine
         if engine.faults.find("absent") is not None:
             return 404, b'{"detail":"Not Found"}', JSON
@@ -80,7 +84,7 @@ class Probes:
             "id": engine.model_name,
             "object": "model",
             "created": int(time.time()),
-            "owned_by": "vllm",
+            "owned_by": self.owner,
             "root": engine.model_name,
             "parent": None,
             "max_model_len": engine.options.settings.max_model_len,

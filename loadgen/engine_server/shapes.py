@@ -5,6 +5,7 @@ Events are cut from templates made once per answer, so that a token costs a join
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -31,7 +32,17 @@ def fill(parts: Template, text: bytes, usage: bytes) -> bytes:
 
 
 class Shape(Protocol):
-    """How one route spells an answer. Methods return whole events, each to be one HTTP chunk."""
+    """How one route spells an answer. Methods return whole events, each to be one HTTP chunk.
+
+    `always_counts`: usage, with what came from the cache, belongs to its events whether it was asked for or not.
+    `shows_cached`: what came from the cache is told whatever the engine's flags are.
+    """
+
+    always_counts: bool
+    shows_cached: bool
+
+    def usage(self, prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
+        """The usage object; `cached` None leaves out what came from the cache."""
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         """Events that come with the first token of choice `index`, before it."""
@@ -42,17 +53,41 @@ class Shape(Protocol):
     def around(self, index: int, segment: Segment) -> Template:
         """What stands around the text of a token's event in the open segment."""
 
+    def token(self, index: int, around: Template, text: bytes, usage: bytes) -> bytes:
+        """The event of tokens that are more than one or bring usage with them."""
+
     def close(self, index: int, segment: Segment) -> list[bytes]:
         """Events that end a segment."""
 
-    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
+    def finish(self, last: "Last") -> list[bytes]:
         """The last token of a choice and why it ended."""
 
     def end(self, usage: bytes) -> list[bytes]:
         """Events after the last choice; `usage` empty if it was not asked for."""
 
-    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
-        """The body of an answer that is not streamed: (answer, tokens given, finish reason) per choice."""
+    def whole(self, answers: Sequence[tuple[Answer, int]], usage: bytes) -> bytes:
+        """The body of an answer that is not streamed: answer and how many of its tokens are given, per choice."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Last:
+    """The end of choice `index`: the text that is still to be given, in which segment, and the usage that goes with it."""
+
+    index: int
+    segment: Segment
+    text: bytes
+    answer: Answer
+    usage: bytes
+
+
+class Filled:
+    """Events that are cut from templates, and usage only where it is asked for."""
+
+    always_counts = False
+    shows_cached = False
+
+    def token(self, index: int, around: Template, text: bytes, usage: bytes) -> bytes:
+        return fill(around, text, usage)
 
 
 def usage_object(prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
@@ -73,7 +108,14 @@ def messages_usage(prompt: int, output: int, cached: int | None) -> bytes:
     return msgspec.json.encode(usage)
 
 
-class Chat:
+class OpenAIUsage(Filled):
+    """Usage as vLLM's OpenAI routes have it."""
+
+    def usage(self, prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
+        return usage_object(prompt, output, cached, reasoning)
+
+
+class Chat(OpenAIUsage):
     """`/v1/chat/completions`."""
 
     def __init__(self, request_id: str, model: str) -> None:
@@ -85,14 +127,14 @@ class Chat:
         choice = self._choice(index, {"role": "assistant", "content": ""}, None)
         del choice["token_ids"]
         event = self._envelope([choice]) | {"prompt_token_ids": None}
-        return [_event(event | _usage(usage))]
+        return [event_of(event | usage_field(usage))]
 
     def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
         if segment is not Segment.TOOL:
             return []
         function = {"name": tool, "arguments": ""}
         call = {"id": f"call_{self.id[-24:]}{index}", "type": "function", "index": 0, "function": function}
-        return [_event(self._envelope([self._choice(index, {"tool_calls": [call]}, None)]))]
+        return [event_of(self._envelope([self._choice(index, {"tool_calls": [call]}, None)]))]
 
     def around(self, index: int, segment: Segment) -> Template:
         return template(self._token(index, segment, None))
@@ -100,20 +142,21 @@ class Chat:
     def close(self, index: int, segment: Segment) -> list[bytes]:
         return []
 
-    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
-        return [fill(template(self._token(index, segment, reason)), text, usage)]
+    def finish(self, last: Last) -> list[bytes]:
+        around = template(self._token(last.index, last.segment, last.answer.finish))
+        return [fill(around, last.text, last.usage)]
 
     def end(self, usage: bytes) -> list[bytes]:
-        return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
+        return [event_of(self._envelope([]) | usage_field(usage)), DONE] if usage else [DONE]
 
-    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+    def whole(self, answers: Sequence[tuple[Answer, int]], usage: bytes) -> bytes:
         choices = [self._message(index, *entry) for index, entry in enumerate(answers)]
         body = self._envelope(choices) | {"object": "chat.completion", "service_tier": None, "system_fingerprint": None}
-        body |= _usage(usage) | {"prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params": None}
+        body |= usage_field(usage) | {"prompt_logprobs": None, "prompt_token_ids": None, "kv_transfer_params": None}
         return msgspec.json.encode(body)
 
-    def _message(self, index: int, answer: Answer, given: int, reason: str) -> dict[str, object]:
-        text = _plain(answer.join(Segment.TEXT, given))
+    def _message(self, index: int, answer: Answer, given: int) -> dict[str, object]:
+        text = plain(answer.join(Segment.TEXT, given))
         calls = []
         if answer.tool is not None:
             function = {"name": answer.tool, "arguments": text}
@@ -126,9 +169,9 @@ class Chat:
             "audio": None,
             "function_call": None,
             "tool_calls": calls,
-            "reasoning": _plain(answer.join(Segment.REASONING, given)) or None,
+            "reasoning": plain(answer.join(Segment.REASONING, given)) or None,
         }
-        choice = {"index": index, "message": message, "logprobs": None, "finish_reason": reason}
+        choice = {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish}
         return choice | {"stop_reason": None, "token_ids": None}
 
     def _token(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
@@ -148,7 +191,7 @@ class Chat:
         return {**head, "choices": choices}
 
 
-class Completions:
+class Completions(OpenAIUsage):
     """`/v1/completions`."""
 
     def __init__(self, request_id: str, model: str) -> None:
@@ -168,19 +211,20 @@ class Completions:
     def close(self, index: int, segment: Segment) -> list[bytes]:
         return []
 
-    def finish(self, index: int, segment: Segment, text: bytes, reason: str, usage: bytes) -> list[bytes]:
-        return [fill(template(self._token(index, segment, reason)), text, usage)]
+    def finish(self, last: Last) -> list[bytes]:
+        around = template(self._token(last.index, last.segment, last.answer.finish))
+        return [fill(around, last.text, last.usage)]
 
     def end(self, usage: bytes) -> list[bytes]:
-        return [_event(self._envelope([]) | _usage(usage)), DONE] if usage else [DONE]
+        return [event_of(self._envelope([]) | usage_field(usage)), DONE] if usage else [DONE]
 
-    def whole(self, answers: Sequence[tuple[Answer, int, str]], usage: bytes) -> bytes:
+    def whole(self, answers: Sequence[tuple[Answer, int]], usage: bytes) -> bytes:
         choices = []
-        for index, (answer, given, reason) in enumerate(answers):
-            text = _plain(b"".join(answer.pieces[:given]))
-            choices.append(self._choice(index, text, reason) | {"prompt_logprobs": None})
+        for index, (answer, given) in enumerate(answers):
+            text = plain(b"".join(answer.pieces[:given]))
+            choices.append(self._choice(index, text, answer.finish) | {"prompt_logprobs": None})
         body = self._envelope(choices) | {"service_tier": None, "system_fingerprint": None}
-        return msgspec.json.encode(body | _usage(usage) | {"kv_transfer_params": None})
+        return msgspec.json.encode(body | usage_field(usage) | {"kv_transfer_params": None})
 
     def _token(self, index: int, segment: Segment, reason: str | None) -> dict[str, object]:
         return self._envelope([self._choice(index, TEXT, reason)])
@@ -194,13 +238,16 @@ class Completions:
         return {**head, "choices": choices}
 
 
-def _plain(escaped: bytes) -> str:
+def plain(escaped: bytes) -> str:
+    """Text out of a JSON string."""
     return msgspec.json.decode(b'"%b"' % escaped, type=str)
 
 
-def _usage(usage: bytes) -> dict[str, object]:
+def usage_field(usage: bytes) -> dict[str, object]:
+    """The field of an event, if there is any usage to tell."""
     return {"usage": msgspec.Raw(usage)} if usage else {}
 
 
-def _event(data: dict[str, object]) -> bytes:
+def event_of(data: dict[str, object]) -> bytes:
+    """One event."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"

@@ -35,6 +35,7 @@ class EngineModel:
         self.prefill_factor = 1.0
         self.decode_factor = 1.0
         self.steps = 0
+        self.prefill_steps = 0  # of them, those with prompt tokens in them
         self.arrived = 0
         self.finished = 0
         self.aborted = 0
@@ -71,13 +72,14 @@ class EngineModel:
 
     def would_refuse(self, sequences: int, prompt_tokens: int) -> str | None:
         """The queue bound that this many more sequences of that prompt would break, or None."""
-        settings = self.settings
-        if settings.max_num_queued_reqs is not None and len(self.waiting) + sequences > settings.max_num_queued_reqs:
+        most, most_tokens = self.settings.max_num_queued_reqs, self.settings.max_num_queued_tokens
+        if most is None and most_tokens is None:
+            return None
+        queued = [sequence.known for sequence in self.waiting if not sequence.aborted]
+        if most is not None and len(queued) + sequences > most:
             return "max_num_queued_reqs"
-        if settings.max_num_queued_tokens is not None:
-            queued = sum(sequence.known for sequence in self.waiting)
-            if queued + sequences * prompt_tokens > settings.max_num_queued_tokens:
-                return "max_num_queued_tokens"
+        if most_tokens is not None and sum(queued) + sequences * prompt_tokens > most_tokens:
+            return "max_num_queued_tokens"
         return None
 
     def submit(self, sequence: Sequence, now: float) -> None:
@@ -123,6 +125,8 @@ class EngineModel:
         self._batch = batch
         self._ends_s = now + duration
         self.steps += 1
+        if batch.chunks:
+            self.prefill_steps += 1
         self.busy_s += duration
         return self._ends_s
 

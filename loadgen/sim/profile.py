@@ -63,7 +63,8 @@ class EngineSettings:
     """The scheduler's flags under vLLM's names; defaults are vLLM 0.32's for an API server on a large GPU.
 
     `variant` is vllm or sglang. The last four are SGLang's names and defaults on H100 and H200 and count for it only;
-    it takes no notice of the budget of vLLM's step, the cap, the watermark and the scheduling policy.
+    it takes no notice of the budget of vLLM's step, the cap and the watermark. Policy `priority`: vLLM takes the smallest
+    first, SGLang the largest.
     """
 
     variant: str = "vllm"

@@ -80,7 +80,8 @@ class Scheduler:
         if (blocks - self._watermark) * size < settings.max_model_len:
             raise ValueError(
                 f"To serve at least one request with the model's max seq len ({settings.max_model_len}), more KV cache"
-                f" is needed than the {blocks * size} tokens of this profile; lower --max-model-len"
+                f" is needed than the {blocks * size} tokens of this profile; lower"
+                f" {'--context-length' if settings.variant == 'sglang' else '--max-model-len'}"
             )
 
     @property
@@ -93,7 +94,7 @@ class Scheduler:
         self._arrivals += 1
         priority = sequence.priority if self.settings.scheduling_policy == "priority" else 0
         sequence.rank = (priority, self._arrivals)
-        insort(self.waiting, sequence, key=_rank)
+        self._wait(sequence)
 
     def abort(self, sequence: Sequence) -> None:
         """Take the sequence out at the next step."""
@@ -232,7 +233,10 @@ class Scheduler:
         victim.preemptions += 1
         self.preemptions += 1
         self._rank_again(victim)
-        insort(self.waiting, victim, key=_rank)
+        self._wait(victim)
+
+    def _wait(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_rank)
 
     def _rank_again(self, victim: Sequence) -> None:
         """Where a preempted sequence waits: at the head of the queue, or by its priority."""

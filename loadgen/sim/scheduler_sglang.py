@@ -1,4 +1,6 @@
-"""What goes into the next step of SGLang (`managers/scheduler.py`, `schedule_policy.py`), policy `fcfs`.
+"""What goes into the next step of SGLang (`managers/scheduler.py`, `schedule_policy.py`), policy `fcfs`, or by priority
+(`--enable-priority-scheduling`): the largest first, and first come first served among equals. Who runs is not preempted
+for that.
 
 1. A step is a prefill batch or a decode batch, and a prefill batch whenever one can be formed: decodes stand still
    meanwhile. `enable_mixed_chunk` lets them come along, one token each out of the chunk's size.
@@ -44,12 +46,11 @@ class PrefillFirst(Scheduler):
         return max(self.settings.chunked_prefill_size, self.settings.max_num_seqs)
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Put an arrival at the tail of the queue."""
+        """Put an arrival at the tail of the queue, or of those as urgent as it is."""
         if not self.running and not self.waiting:
             self.new_token_ratio = self._initial_ratio
-        self._arrivals += 1
-        sequence.rank = (0, self._arrivals)
-        self.waiting.append(sequence)
+        self._rank_again(sequence)
+        self._wait(sequence)
 
     def schedule(self, now: float) -> Batch:
         """The batch of the step that begins at `now`; empty if nothing can run."""
@@ -90,7 +91,7 @@ class PrefillFirst(Scheduler):
 
     def _rank_again(self, victim: Sequence) -> None:
         self._arrivals += 1
-        victim.rank = (0, self._arrivals)
+        victim.rank = (-victim.priority if self.settings.scheduling_policy == "priority" else 0, self._arrivals)
 
     def _prefill(self, batch: Batch, now: float) -> None:
         """The partly prefilled sequence, then waiting ones."""

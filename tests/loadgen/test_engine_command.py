@@ -48,7 +48,7 @@ def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path: Path
             ["--kv-events-config", '{"enable_kv_cache_events": true, "replay_endpoint": "ipc://x"}'],
             "replay_endpoint 'ipc://x' is not like",
         ),
-        (["--dialect", "sglang"], "is not one of vllm"),
+        (["--dialect", "trtllm"], "is not one of vllm, sglang"),
         (["--max-num-batched-tokens", "10"], "at least --max-num-seqs"),
         (["--profile", "llama70b-fp8-h200-tp1", "--max-model-len", "200000"], "lower --max-model-len"),
     ],
