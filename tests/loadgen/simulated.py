@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from loadgen.engine_server.options import EngineOptions
 from loadgen.engine_server.server import SimulatedEngine
 from loadgen.sim.profile import EngineSettings
@@ -26,6 +28,13 @@ async def simulated(settings: Mapping[str, Any] | None = None, **options: Any) -
     finally:
         await engine.stop()
         await until(lambda: not engine.listening.connections)
+
+
+@asynccontextmanager
+async def sglang(settings: Mapping[str, Any] | None = None, **options: Any) -> AsyncIterator[SimulatedEngine]:
+    """The same in SGLang's dialect."""
+    async with simulated({"variant": "sglang", **(settings or {})}, dialect="sglang", **options) as engine:
+        yield engine
 
 
 async def until(true: Callable[[], object], seconds: float = 5.0) -> None:
@@ -129,3 +138,10 @@ async def refused(port: int) -> bool:
     finally:
         probe.close()
     return False
+
+
+async def page(engine: SimulatedEngine) -> dict[str, float]:
+    """What /metrics says, without buckets; labels are left out."""
+    text = (await talk(engine.port, get("/metrics"))).body.decode()
+    families = text_string_to_metric_families(text)
+    return {one.name: one.value for family in families for one in family.samples if not one.name.endswith("_bucket")}

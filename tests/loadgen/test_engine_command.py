@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -49,6 +50,14 @@ def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path: Path
             "replay_endpoint 'ipc://x' is not like",
         ),
         (["--dialect", "trtllm"], "is not one of vllm, sglang"),
+        (
+            ["--dialect", "sglang", "--max-num-seqs", "3"],
+            "a flag of vLLM's, and --dialect is sglang; here it is --max-running-requests",
+        ),
+        (["--dialect", "sglang", "--watermark", "0.1"], "a flag of vLLM's, and --dialect is sglang"),
+        (["--page-size", "3"], "a flag of SGLang's, and --dialect is vllm; here it is --block-size"),
+        (["--dialect", "sglang", "--chunked-prefill-size", "0"], "neither a number of tokens nor -1"),
+        (["--dialect", "sglang", "--context-length", "9999999"], "lower --context-length"),
         (["--max-num-batched-tokens", "10"], "at least --max-num-seqs"),
         (["--profile", "llama70b-fp8-h200-tp1", "--max-model-len", "200000"], "lower --max-model-len"),
     ],
@@ -89,3 +98,51 @@ def test_a_busy_port_for_kv_events_is_named_and_without_pyzmq_there_are_none(mon
 
 def taken_port(address: str) -> int:
     return int(address.rpartition(":")[2])
+
+
+def test_in_sglangs_dialect_it_takes_sglangs_flags_and_says_its_words(tmp_path: Path) -> None:
+    flags = ("--dialect", "sglang", "--port", "0", "--profile", "noop", "--context-length", "4096", "--enable-metrics")
+    more = ("--max-running-requests", "7", "--page-size", "32", "--chunked-prefill-size", "-1", "--enable-mixed-chunk")
+    argv = [sys.executable, "-c", START, *flags, *more, "--disable-radix-cache", "--api-key", "mine"]
+    environ = {**os.environ, "VLLM_API_KEY": "other"}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert lines[1] == "The server is fired up and ready to roll!\n"
+        url = "http://127.0.0.1:" + re.findall(r":(\d+)", lines[0])[0]
+        headers = {"authorization": "Bearer mine"}
+        info = httpx.get(f"{url}/get_server_info", headers=headers).json()
+        page = httpx.get(f"{url}/metrics").text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+    told = ("context_length", "max_running_requests", "page_size", "enable_mixed_chunk", "disable_radix_cache")
+    assert [info[name] for name in told] == [4096, 7, 32, True, True]
+    assert 'page_size="32"' in page
+
+
+def test_the_key_of_vllms_environment_is_not_sglangs() -> None:
+    argv = [sys.executable, "-c", START, "--dialect", "sglang", "--port", "0", "--profile", "noop"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "VLLM_API_KEY": "x"}) as process:
+        assert process.stdout is not None
+        url = "http://127.0.0.1:" + re.findall(r":(\d+)", process.stdout.readline())[0]
+        assert httpx.get(f"{url}/v1/models").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+
+
+def test_what_runs_is_waited_for_until_the_second_signal() -> None:
+    argv = [sys.executable, "-c", START, "--dialect", "sglang", "--port", "0", "--allow-markers"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = "http://127.0.0.1:" + re.findall(r":(\d+)", process.stdout.readline())[0]
+        body = {"prompt": "[[fb out=100000]]", "stream": True, "max_tokens": 100_000}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+            process.send_signal(signal.SIGTERM)
+            told = [line for line in lines if line]
+        assert process.wait(5) == 0
+    assert '"finish_reason":"abort"' in told[-2]

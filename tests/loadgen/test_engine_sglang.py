@@ -1,27 +1,17 @@
-"""The simulated engine in SGLang's dialect over real sockets: answers, refusals, health, metrics, admin routes, aborts."""
+"""The simulated engine in SGLang's dialect over real sockets: answers, refusals, full queues, clients that leave."""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.engine_server.server import SimulatedEngine
-from tests.loadgen.simulated import Wire, chat, get, post, simulated, talk, until
+from tests.loadgen.simulated import Wire, chat, page, post, sglang, talk, until
 
 MODEL = "llama-8b"
-JSON = "content-type: application/json\r\n"
-
-
-@asynccontextmanager
-async def sglang(settings: Mapping[str, Any] | None = None, **options: Any) -> AsyncIterator[SimulatedEngine]:
-    async with simulated({"variant": "sglang", **(settings or {})}, dialect="sglang", **options) as engine:
-        yield engine
 
 
 def client(port: int) -> openai.AsyncOpenAI:
@@ -34,13 +24,6 @@ def user(text: str) -> list[dict[str, str]]:
 
 def asked(**fields: Any) -> bytes:
     return json.dumps({"model": MODEL, "messages": user("x"), **fields}).encode()
-
-
-async def page(engine: SimulatedEngine) -> dict[str, float]:
-    """What /metrics says, without buckets; labels are left out."""
-    text = (await talk(engine.port, get("/metrics"))).body.decode()
-    families = text_string_to_metric_families(text)
-    return {one.name: one.value for family in families for one in family.samples if not one.name.endswith("_bucket")}
 
 
 async def test_the_openai_client_reads_a_stream_with_usage() -> None:
@@ -164,18 +147,6 @@ async def test_prompt_and_answer_together_stay_below_the_context() -> None:
     assert over.status == 400
 
 
-async def test_all_but_health_and_metrics_is_behind_the_key() -> None:
-    async with sglang(api_key="secret") as engine:
-        for path in ("/v1/models", "/get_model_info", "/flush_cache", "/nothing"):
-            wire = await talk(engine.port, get(path))
-            assert (wire.status, json.loads(wire.body)) == (401, {"error": "Unauthorized"})
-        assert (await talk(engine.port, chat())).status == 401
-        assert (await talk(engine.port, get("/metrics"))).status == 200
-        assert (await talk(engine.port, get("/health"), 3)).status == 200
-        key = post("/v1/chat/completions", asked(max_tokens=1), JSON + "authorization: Bearer secret\r\n")
-        assert (await talk(engine.port, key, 2)).status == 200
-
-
 async def waiting(engine: SimulatedEngine, *requests: bytes) -> list[asyncio.Task[Wire]]:
     """So many requests are with the engine, one of them running."""
     tasks = []
@@ -213,113 +184,6 @@ async def test_with_priorities_the_least_important_one_that_waits_gives_its_plac
             task.cancel()
 
 
-async def test_health_waits_for_the_engine_to_give_something_out() -> None:
-    async with sglang() as engine:
-        began = time.monotonic()
-        assert (await talk(engine.port, get("/health"), 3)).status == 200
-        assert time.monotonic() - began >= 1.0
-        engine.faults.replace(["startup:60"])
-        assert (await talk(engine.port, get("/health"))).status == 503
-    async with sglang(profile="llama70b-fp8-h200-tp1", settings={"max_model_len": 131072}) as engine:
-        task = asyncio.create_task(talk(engine.port, chat("and " * 20_000 + "[[fb out=1]]"), 30))
-        await until(lambda: engine.model.running)
-        began = time.monotonic()
-        assert (await talk(engine.port, get("/health"), 10)).status == 200
-        assert time.monotonic() - began >= 2.0, "chunks of a long prompt give nothing out"
-        task.cancel()
-
-
-async def test_metrics_have_sglangs_names_and_need_the_flag() -> None:
-    async with sglang(has_metrics=False) as engine:
-        assert (await talk(engine.port, get("/metrics"))).status == 404
-    async with sglang() as engine:
-        for _ in range(2):
-            await talk(engine.port, chat("and " * 63, max_tokens=5, stream=True), seconds=2)
-        text = (await talk(engine.port, get("/metrics"))).body.decode()
-        found = await page(engine)
-        task = asyncio.create_task(talk(engine.port, chat("x [[fb out=3000]]"), 20))
-        await until(lambda: engine.model.running)
-        assert (await page(engine))["sglang:num_running_reqs"] == 1
-        assert (await page(engine))["sglang:prompt_tokens_total"] == 130, "tokens count when their request has ended"
-        task.cancel()
-    assert "vllm" not in text
-    assert f'page_size="16",num_pages="{876_000 // 16}"' in text
-    expected = {
-        "num_running_reqs": 0,
-        "num_queue_reqs": 0,
-        "token_usage": 0,
-        "max_total_num_tokens": 876_000,
-        "prompt_tokens_total": 130,
-        "generation_tokens_total": 10,
-        "cached_tokens_total": 64,
-        "num_requests_total": 2,
-        "num_aborted_requests_total": 0,
-        "time_to_first_token_seconds_count": 2,
-        "e2e_request_latency_seconds_count": 2,
-        "inter_token_latency_seconds_count": 8,
-    }
-    assert {name: found[f"sglang:{name}"] for name in expected} == expected
-
-
-async def test_with_an_interval_the_gauges_are_as_old_as_sglangs() -> None:
-    async with sglang(decode_log_interval=40) as engine:
-        task = asyncio.create_task(talk(engine.port, chat("x [[fb out=30]]"), 20))
-        await until(lambda: engine.model.running)
-        assert len((await task).body) > 0
-        assert (await page(engine))["sglang:num_running_reqs"] == 1, "what was true at the prefill"
-        await talk(engine.port, chat("y [[fb out=60]]"), 20)
-        assert (await page(engine))["sglang:num_running_reqs"] == 1
-        assert json.loads((await talk(engine.port, get("/v1/loads"))).body)["loads"][0]["num_running_reqs"] == 0
-
-
-async def test_the_server_says_what_it_is_and_how_loaded() -> None:
-    async with sglang(served_model_name="org/model") as engine:
-
-        async def told(path: str) -> Any:
-            return json.loads((await talk(engine.port, get(path))).body)
-
-        [card] = (await told("/v1/models"))["data"]
-        assert (card["id"], card["owned_by"], card["max_model_len"]) == ("org/model", "sglang", 8192)
-        assert (await told("/get_model_info"))["is_generation"] is True
-        assert (await told("/model_info"))["model_path"] == "org/model"
-        info = await told("/get_server_info")
-        assert (info["page_size"], info["max_total_num_tokens"], info["max_running_requests"]) == (16, 876_000, 64)
-        assert (await told("/get_load"))[0]["num_reqs"] == 0
-        assert "sglang_num_running_reqs" in (await talk(engine.port, get("/v1/loads?format=prometheus"))).body.decode()
-        assert json.loads(engine.log.lines())[-1]["kind"] == "admin", "no gateway should ever ask that"
-        assert (await talk(engine.port, get("/version"))).status == 404
-        assert json.loads(engine.log.lines())[-1]["kind"] == "trap"
-
-
-async def test_the_cache_is_flushed_when_nothing_runs() -> None:
-    async with sglang() as engine:
-        await talk(engine.port, chat("and " * 63, max_tokens=1), 2)
-        task = asyncio.create_task(talk(engine.port, chat("x [[fb out=3000]]"), 20))
-        await until(lambda: engine.model.running)
-        assert (await talk(engine.port, get("/flush_cache"))).status == 400
-        await talk(engine.port, post("/abort_request", b'{"abort_all": true}'))
-        await task
-        await until(lambda: not engine.model.running)
-        assert engine.model.scheduler.kv.cached > 0
-        assert (await talk(engine.port, post("/flush_cache", b"", ""))).status == 200
-        assert engine.model.scheduler.kv.cached == 0
-
-
-async def test_requests_are_aborted_by_the_beginning_of_their_id() -> None:
-    async with sglang() as engine:
-        texts = ("tenant-1a", "tenant-1b", "tenant-2")
-        requests = [chat(f"{rid} [[fb out=3000]]", rid=rid, stream=True) for rid in texts]
-        tasks = [asyncio.create_task(talk(engine.port, request, 20)) for request in requests]
-        await until(lambda: len(engine.model.running) == 3)
-        assert (await talk(engine.port, post("/abort_request", b'{"rid": "tenant-1"}'))).status == 200
-        for task in tasks[:2]:
-            events = (await task).events
-            assert (events[-2]["choices"][0]["finish_reason"], events[-1]) == ("abort", "[DONE]")
-            assert events[0]["id"].startswith("tenant-1")
-        await until(lambda: len(engine.model.running) == 1)
-        tasks[2].cancel()
-
-
 @pytest.mark.parametrize(("streamed", "least_s"), [(True, 1.9), (False, 3.0)])
 async def test_who_leaves_is_served_for_seconds_more(streamed: bool, least_s: float) -> None:
     async with sglang() as engine:
@@ -333,19 +197,6 @@ async def test_who_leaves_is_served_for_seconds_more(streamed: bool, least_s: fl
         await until(lambda: not engine.model.running, 10)
         assert time.monotonic() - left > least_s
         assert (await page(engine))["sglang:num_aborted_requests_total"] == 1
-
-
-async def test_on_sigterm_everything_is_answered_and_health_is_bad() -> None:
-    async with sglang(shutdown_timeout_s=30.0) as engine:
-        task = asyncio.create_task(talk(engine.port, chat("x [[fb out=150]]", stream=True), 10))
-        await until(lambda: engine.model.running)
-        stopping = asyncio.create_task(engine.stop())
-        await asyncio.sleep(0)
-        assert (await talk(engine.port, get("/health"))).status == 503
-        late = await talk(engine.port, chat("late", max_tokens=3), 5)
-        assert json.loads(late.body)["usage"]["completion_tokens"] == 3
-        assert (await task).events[-2]["choices"][0]["finish_reason"] == "stop"
-        await stopping
 
 
 async def test_the_native_route_gives_the_whole_text_with_each_event() -> None:
