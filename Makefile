@@ -53,7 +53,7 @@ demo: $(READY) ## Four simulated engines, the gateway, a mixed load; beside roun
 # Exit code 1 says that the core missed a target of the scenario: a result, not a failure of the target.
 sim: $(READY) ## The core beside four baselines on mixed lengths, in virtual time. ARGS="--rate 8" for another load.
 	$(BIN)/forebay sim mixed-lengths --router core,round_robin,least_requests,least_prefill,lmetric --rate 9 \
-		--set duration=90s --seeds 2 --jobs 2 --quiet $(ARGS) || test $$? -eq 1
+		--set duration=90s --seeds 2 --jobs 2 --quiet --no-html $(ARGS) || test $$? -eq 1
 
 experiments: $(READY) ## What the core claims, in the simulator; an hour on two idle cores. ARGS="E1 E3 --seeds 3" for less.
 	$(BIN)/python -m loadgen.experiments $(ARGS)

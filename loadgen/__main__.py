@@ -176,8 +176,11 @@ def replay(  # noqa: PLR0913  # one parameter per flag
 
 
 def sim(  # noqa: PLR0913  # one parameter per flag
+    command: typer.Context,
     scenario: Annotated[str, typer.Argument(help="Name of a standard scenario, or a file.")],
-    config: Annotated[Path | None, typer.Option(help="forebay.yaml whose policy is used.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="forebay.yaml whose policy is used, with the tenants of tenants.d beside it.")
+    ] = None,
     fleet: Annotated[str | None, typer.Option(help="Shipped fleet or a file; default: the scenario's.")] = None,
     router: Annotated[str, typer.Option(help="core or baselines, comma-separated: one arm each.")] = "core",
     lengths: Annotated[str, typer.Option(help="learned, declared, oracle, shuffled or adversarial.")] = "learned",
@@ -189,7 +192,14 @@ def sim(  # noqa: PLR0913  # one parameter per flag
     timeout: Annotated[
         float, typer.Option(help="A client waits so long for the whole answer.", show_default="120s", **_time(0.1))
     ] = 120.0,
-    seeds: Annotated[int, typer.Option(min=1, help="So many runs, with consecutive seeds.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="So many runs, with consecutive seeds; default: 5, or 1 with given requests or --journal.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="First seed; default: the scenario's.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     rate: Annotated[float | None, typer.Option(min=0.001, help="Requests per second in all.")] = None,
@@ -204,7 +214,13 @@ def sim(  # noqa: PLR0913  # one parameter per flag
         Path | None, typer.Option(help="Faults of the engines, one per line, in seconds of the run.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Audit the core after each event (slow).")] = False,
-    out: Annotated[Path | None, typer.Option(help="Leave a folder of each run here, with report.html.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the files of each run.", show_default="runs/UTC-SCENARIO-HEX"),
+    ] = None,
+    no_html: Annotated[
+        bool, typer.Option("--no-html", help="Leave each report.html out, which takes seconds.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All arms as JSON.")] = False,
     change: Annotated[list[str] | None, typer.Option("--set", help="a.b.c=value, config.… or fleet.…")] = None,
     schedule: Annotated[Path | None, typer.Option(help="A saved schedule instead of the scenario's.")] = None,
@@ -220,6 +236,7 @@ def sim(  # noqa: PLR0913  # one parameter per flag
     options = SimOptions(
         scenario=scenario,
         config=config,
+        served=command.obj(config) if config is not None and (config.parent / "tenants.d").is_dir() else None,
         fleet=fleet,
         routers=tuple(router.split(",")),
         lengths=lengths,
@@ -238,6 +255,7 @@ def sim(  # noqa: PLR0913  # one parameter per flag
         faults=_fault_lines(faults),
         check=check,
         out=out,
+        html=not no_html,
         json=as_json,
         changes=tuple(change or ()),
         trace=trace,

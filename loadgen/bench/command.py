@@ -15,7 +15,6 @@ from loadgen.bench import output
 from loadgen.bench.basis import Plan
 from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.find_rate import find_max_rate
-from loadgen.bench.folder import folder
 from loadgen.bench.options import BenchOptions, check
 from loadgen.bench.preflight import preflight
 from loadgen.bench.prepare import asked, keys_of, planned, scenario_of, schedule_of, seed_of
@@ -24,6 +23,7 @@ from loadgen.bench.stop import Stop
 from loadgen.client import ClientError
 from loadgen.report.document import ReportError
 from loadgen.report.folder import SCHEDULE
+from loadgen.report.place import PlaceError, folder
 from loadgen.scenario import ScenarioError
 
 
@@ -41,7 +41,7 @@ def bench_command(options: BenchOptions) -> int:
                 return runner.run(command.run())
     except BenchError as error:
         return _failed(error, error.code)
-    except (ScenarioError, ClientError) as error:
+    except (ScenarioError, ClientError, PlaceError) as error:
         return _failed(error, Exit.WRONG)
     except (asyncio.CancelledError, KeyboardInterrupt):
         return _failed("interrupted before anything was measured", Exit.INTERRUPTED)

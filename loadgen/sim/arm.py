@@ -17,7 +17,7 @@ from loadgen.sim.fleet import Fleet, Member
 from loadgen.sim.foresight import KINDS as FORESIGHT
 from loadgen.sim.foresight import foresight
 from loadgen.sim.journal_file import JournalFile
-from loadgen.sim.left import leave
+from loadgen.sim.left import Left, leave
 from loadgen.sim.loop import Floor, Front, Timing
 from loadgen.sim.policy import Policy
 from loadgen.sim.processes import spread
@@ -38,7 +38,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """`router` is `core` or the name of a baseline; `lengths` what the core takes for the lengths of answers. `schedule` None: drawn from the scenario under the seed.
 
     `check` audits the core after each event; `journal` is written by the core alone. `endpoints`: what the core is told
-    of the engines; None: what their flags say. `faults` of the engines, in seconds of the run.
+    of the engines; None: what their flags say. `faults` of the engines, in seconds of the run. `out`: where the folder of a run is
+    left, with report.html if `html`.
     """
 
     router: str
@@ -52,6 +53,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     journal: Path | None = None
     endpoints: tuple[Endpoint, ...] | None = None
     out: Path | None = None
+    html: bool = True
     faults: tuple[str, ...] = ()
 
 
@@ -78,7 +80,8 @@ def run(arm: Arm, seed: int, settled: Callable[[Sample], bool] | None = None) ->
     ]
     if arm.out is not None:
         target = {"router": arm.router, "lengths": arm.lengths, "fleet": msgspec.to_builtins(arm.fleet)}
-        leave(arm.out / f"{arm.router}-{seed}", arm.scenario, schedule, floor.samples, target)
+        left = Left(scenario=arm.scenario, schedule=schedule, samples=floor.samples, target=target, html=arm.html)
+        leave(arm.out / f"{arm.router}-{seed}", left)
     return Ran(
         report=made,
         pools=tuple(floor.front.pools()) if isinstance(floor.front, ThroughCore) else (),

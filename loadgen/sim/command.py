@@ -11,6 +11,7 @@ import msgspec
 from loadgen.faults import FaultError
 from loadgen.offer import described, scaled
 from loadgen.report import arms as side_by_side
+from loadgen.report.place import folder
 from loadgen.report.run import RunReport
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build
@@ -27,20 +28,25 @@ from loadgen.sim.search import Found, Probe, Search
 from loadgen.sim.timeline import NEEDS_CORE
 from loadgen.sim.timeline import read as read_faults
 from policies.core import InvariantError as CoreError
+from policies.types import Settings
 
+SEEDS = 5  # a difference of policies shows over several (loadgen.md 1.3)
 MET, MISSED, WRONG, INVALID, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 5, 130  # exit codes (loadgen.md 1.1)
 
 
 class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says; names are the options'."""
+    """What the command line says; names are the options'. `seeds` None: `SEEDS`, or one where the requests are given or a
+    journal is written. `served`: `config` as the gateway reads it, if it has files of tenants beside it.
+    """
 
     scenario: str
     config: Path | None = None
+    served: Settings | None = None
     fleet: str | None = None
     routers: tuple[str, ...] = (CORE,)
     lengths: str = LEARNED
     timing: Timing = Timing()
-    seeds: int = 1
+    seeds: int | None = None
     seed: int | None = None
     jobs: int = 1
     rate: float | None = None
@@ -54,6 +60,7 @@ class SimOptions(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
     check: bool = False
     out: Path | None = None
+    html: bool = True
     json: bool = False
     changes: tuple[str, ...] = ()
     trace: Path | None = None
@@ -95,21 +102,31 @@ class _Command:
             plan = self._schedule or build(self._given.scenario, self._seed)
             sys.stdout.write(described(self._given.scenario, plan))
             return MET
-        return self._search() if self._options.find_max_rate else self._compare()
+        if self._options.find_max_rate:
+            return self._search()
+        with folder(self._options.out, self._given.scenario.name, self._began_s) as path:
+            code = self._compare([msgspec.structs.replace(arm, out=path) for arm in self._arms])
+            self._say(f"Files: {path}")
+        return code
 
-    def _compare(self) -> int:
+    def _compare(self, arms: Sequence[Arm]) -> int:
         first = self._seed
-        tasks = [(arm, seed) for arm in self._arms for seed in range(first, first + self._options.seeds)]
+        tasks = [(arm, seed) for arm in arms for seed in range(first, first + self._seeds)]
         ran = run_all(tasks, self._options.jobs, self._told)
         reports = {
-            arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in self._arms
+            arm.router: [one.report for (of, _), one in zip(tasks, ran, strict=True) if of is arm] for arm in arms
         }
         if self._options.json:
-            arms = {router: side_by_side.as_json(runs) for router, runs in reports.items()}
-            self._json(ran, side_by_side.compared(arms, reports))
+            made = {router: side_by_side.as_json(runs) for router, runs in reports.items()}
+            self._json(ran, side_by_side.compared(made, reports))
         else:
             output.tables(self._given.scenario, reports)
         return _exit_code(next(iter(reports.values())))
+
+    @property
+    def _seeds(self) -> int:
+        one = self._schedule is not None or self._options.journal is not None
+        return self._options.seeds or (1 if one else SEEDS)
 
     def _search(self) -> int:
         options = self._options
@@ -169,7 +186,7 @@ class _Command:
             faults=options.faults,
             check=options.check,
             journal=options.journal,
-            out=options.out,
+            html=options.html,
         )
 
     def _told(self, arm: Arm, ran: Ran) -> None:
@@ -186,11 +203,13 @@ class _Command:
 
 
 def _given(options: SimOptions) -> Inputs:
-    given = inputs.read(options.scenario, options.fleet, options.config, options.changes)
+    given = inputs.read(options.scenario, options.fleet, options.config, options.changes, options.served)
     if options.lengths == "declared":
         given = inputs.declared(given)
     if given.without_effect and not options.quiet:
         output.say(f"without effect in the simulator: {', '.join(given.without_effect)}")
+    if given.unlimited and not options.quiet:
+        output.say(f"no file in tenants.d, and so without limits: {', '.join(given.unlimited)}")
     return msgspec.structs.replace(given, scenario=_offered(options, given.scenario))
 
 
@@ -207,14 +226,15 @@ def _check(options: SimOptions) -> None:
         raise ScenarioError(f"--router: no router is called {unknown[0]}; there are core, {', '.join(routers())}")
     if len(set(options.routers)) < len(options.routers):
         raise ScenarioError("--router: each arm once")
-    if options.journal is not None and (options.routers != (CORE,) or options.seeds > 1 or options.find_max_rate):
+    several = options.seeds is not None and options.seeds > 1
+    if options.journal is not None and (options.routers != (CORE,) or several or options.find_max_rate):
         raise ScenarioError("--journal: a journal holds one run of the core")
     if options.out is not None and options.find_max_rate:
         raise ScenarioError("--out: a search leaves no runs")
     fixed = [
         name for name, path in (("--schedule", options.schedule), ("--from-journal", options.from_journal)) if path
     ]
-    drawn = options.rate or options.scale or options.scale_tenants or options.seeds > 1 or options.find_max_rate
+    drawn = options.rate or options.scale or options.scale_tenants or several or options.find_max_rate
     if len(fixed) > 1 or (fixed and drawn):
         raise ScenarioError(
             f"{fixed[0]}: the requests are given; no other source, rate or number of seeds goes with it"

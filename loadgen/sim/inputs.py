@@ -13,29 +13,38 @@ import msgspec
 from loadgen import offer
 from loadgen.faults import FaultError
 from loadgen.offer import Changes, set_in
+from loadgen.report.place import PlaceError
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, saved
 from loadgen.sim import fleet as fleets
 from loadgen.sim import policy as policies
+from loadgen.sim import tenancy
 from loadgen.sim.fleet import Fleet, FleetError
 from loadgen.sim.policy import Policy, PolicyError
 from loadgen.sim.profile import ProfileError
+from policies.types import Settings
 
-UNUSABLE = (ScenarioError, FleetError, PolicyError, ProfileError, FaultError)
+UNUSABLE = (ScenarioError, FleetError, PolicyError, ProfileError, FaultError, PlaceError)
 """Errors that say what is wrong with an input."""
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulation stands on. `without_effect`: keys of the configuration that mean nothing here."""
+    """What a simulation stands on. `without_effect`: keys of the configuration that mean nothing here; `unlimited`: tenants
+    that have no file where others have one.
+    """
 
     scenario: Scenario
     fleet: Fleet
     policy: Policy
     without_effect: tuple[str, ...]
+    unlimited: tuple[str, ...] = ()
 
 
-def read(scenario: str, fleet: str | None, config: Path | None, changes: Iterable[str]) -> Inputs:
-    """Everything, changed as `--set` says. Raises one of UNUSABLE."""
+def read(
+    scenario: str, fleet: str | None, config: Path | None, changes: Iterable[str], served: Settings | None = None
+) -> Inputs:
+    """Everything, changed as `--set` says; `served` is the configuration as the gateway reads it, where that has files of
+    tenants. Raises one of UNUSABLE."""
     of_scenario, of_fleet, of_config = _sorted(changes)
     plan = offer.changed(offer.named(scenario), of_scenario)
     name = fleet or plan.fleet
@@ -44,11 +53,15 @@ def read(scenario: str, fleet: str | None, config: Path | None, changes: Iterabl
         engines = fleets.checked(name, set_in(msgspec.to_builtins(engines), of_fleet, FleetError))
     raw = set_in(policies.read(config), of_config, PolicyError)
     model = fleets.members(engines)[0].profile.model
-    return Inputs(
-        scenario=plan,
-        fleet=engines,
-        policy=policies.policy(raw, fleets.pools(engines, model)),
-        without_effect=tuple(_useless(raw, "")),
+    policy = policies.policy(raw, fleets.pools(engines, model))
+    made = Inputs(scenario=plan, fleet=engines, policy=policy, without_effect=tuple(_useless(raw, "")))
+    if served is None:
+        return made
+    return msgspec.structs.replace(
+        made,
+        policy=tenancy.with_tenants(policy, served, tenancy.model_of(raw, engines.pools), model),
+        without_effect=(*made.without_effect, *tenancy.useless(served)),
+        unlimited=tuple(tenancy.unknown(served, plan)),
     )
 
 

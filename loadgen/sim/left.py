@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,18 +21,28 @@ from loadgen.scenario import Scenario
 from loadgen.schedule import Schedule
 
 
-def leave(
-    folder: Path, scenario: Scenario, schedule: Schedule, samples: Sequence[Sample], target: dict[str, object]
-) -> None:
-    """Write everything; `target` says what was simulated. Raises OSError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What is left of a run. `target` says what was simulated; `html`: report.html too, which takes seconds."""
+
+    scenario: Scenario
+    schedule: Schedule
+    samples: Sequence[Sample]
+    target: dict[str, object]
+    html: bool = True
+
+
+def leave(folder: Path, left: Left) -> None:
+    """Write everything. Raises OSError."""
+    schedule, samples = left.schedule, left.samples
     folder.mkdir(parents=True, exist_ok=True)
     schedule.write(folder / files.SCHEDULE)
-    basis = _basis(scenario, schedule, samples, target)
+    basis = _basis(left.scenario, schedule, samples, left.target)
     files.begin(folder, basis)
     _write(folder / REQUESTS, samples, basis.slo_of(), schedule.window_end_s)
     end_s = max([schedule.window_end_s, *(one.sent_s for one in samples)])
     files.end(folder, Ending(finished="", took_s=0.0, stopped_s=end_s))
-    rebuild(folder, _rules)
+    rebuild(folder, _rules, html=left.html)
 
 
 def _basis(scenario: Scenario, schedule: Schedule, samples: Sequence[Sample], target: dict[str, object]) -> Basis:

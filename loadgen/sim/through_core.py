@@ -43,6 +43,13 @@ CAPACITY = (
     Reason.DRAINING,
     Reason.DEADLINE_EXCEEDED,
 )
+QUOTA = (  # the statuses are those of gateway/errors.py: 429
+    Reason.QUOTA_REQUESTS,
+    Reason.QUOTA_TOKENS,
+    Reason.CONCURRENCY,
+    Reason.BUDGET,
+    Reason.QUEUE_FULL,
+)
 
 _BROKEN = {False: (Outcome.ERROR_STREAM, "backend_stream_interrupted"), True: (Outcome.ERROR_STATUS, "backend_refused")}
 
@@ -174,8 +181,7 @@ class ThroughCore:
             self._floor.send(call, self._numbers[decision.endpoint], now)
             return
         del self._calls[call.id]
-        outcome = Outcome.REJECTED_CAPACITY if decision.reason in CAPACITY else Outcome.ERROR_STATUS
-        self._floor.refuse(call, outcome, decision.reason.value, now)
+        self._floor.refuse(call, _outcome(decision.reason), decision.reason.value, now)
 
     def _request(self, call: Call) -> InferenceRequest:
         planned = call.planned
@@ -198,6 +204,8 @@ class ThroughCore:
             prefix=self._prefix(call.hashes),
             text_bytes=text_bytes,
             head=_head(call),
+            messages=len(planned.blocks) if self._policy.settings.tenants else 0,
+            names_most=planned.max_tokens is not None,
         )
 
     def _prefix(self, hashes: tuple[int, ...]) -> tuple[int, ...]:
@@ -209,6 +217,12 @@ class ThroughCore:
         split = -(-SHORT_BLOCKS_UP_TO_TOKENS // affinity.block_tokens) * step
         end = FULL_CONTEXT_TOKENS // BLOCK_TOKENS
         return hashes[step - 1 : split : step] + hashes[split + 4 * step - 1 : end : 4 * step]
+
+
+def _outcome(reason: Reason) -> Outcome:
+    if reason in CAPACITY:
+        return Outcome.REJECTED_CAPACITY
+    return Outcome.REJECTED_QUOTA if reason in QUOTA else Outcome.ERROR_STATUS
 
 
 def _head(call: Call) -> int:

@@ -9,7 +9,6 @@ import pytest
 
 from loadgen.bench import exposition
 from loadgen.bench.exits import BenchError
-from loadgen.bench.folder import folder
 from loadgen.bench.keys import Keys, keys, scrubbed
 from loadgen.bench.lengths import sizes_of
 from loadgen.bench.options import duration, shown
@@ -17,6 +16,7 @@ from loadgen.bench.scrape import Page
 from loadgen.bench.stop import GRACE_S, Stop
 from loadgen.client import Target
 from loadgen.client.route import Pools, routes_to
+from loadgen.report.place import PlaceError, folder
 
 KEY = "fbk-abcdefghijkl-0123456789012345678901234567890123456789012"
 
@@ -100,10 +100,10 @@ def test_a_folder_is_named_by_time_and_scenario_and_never_overwritten(
         (made / "run.json").touch()
     assert made.is_dir()
     (made / "requests.jsonl").touch()
-    with pytest.raises(BenchError, match="of another run is there"), folder(made, "chat", 0.0):
+    with pytest.raises(PlaceError, match="of another run is there"), folder(made, "chat", 0.0):
         pass
     with (
-        pytest.raises(BenchError, match="name a folder that can be made"),
+        pytest.raises(PlaceError, match="name a folder that can be made"),
         folder(made / "requests.jsonl" / "x", "chat", 0.0),
     ):
         pass

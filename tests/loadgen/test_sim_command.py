@@ -1,26 +1,34 @@
 """`forebay sim` as people call it: options, outputs, exit codes, errors."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from gateway.__main__ import application
 from loadgen.__main__ import sim
 from loadgen.report import document
 from loadgen.report.compare_command import CompareOptions, compare_command
 from loadgen.schedule import build
-from loadgen.sim import inputs
+from loadgen.sim import inputs, tenancy
 from loadgen.sim.command import SimOptions
 from loadgen.sim.policy import PolicyError, policy
 from policies.core import Core, InvariantError
-from policies.types import Pool
+from policies.types import Model, Pool, Settings, Tenant
 from tests.loadgen.simulations import TEXT, scenario
 
 APP = typer.Typer()
 APP.command()(sim)
 POOLS = {"main": Pool(name="main", model="m")}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # runs are left under the folder one is in
+    monkeypatch.setattr("loadgen.report.outputs.find_spec", lambda name: None)  # a page takes seconds to draw
 
 
 @pytest.fixture
@@ -58,10 +66,9 @@ def test_json_is_the_same_each_time_but_for_its_run_block(small: str) -> None:
 
 
 def test_runs_are_left_as_live_ones_are_and_can_be_compared(
-    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("loadgen.report.outputs.find_spec", lambda name: None)  # a page takes seconds to draw
-    argv = (small, "--router", "core,round_robin", "--quiet", "--json", "--out", str(tmp_path / "runs"))
+    argv = (small, "--router", "core,round_robin", "--quiet", "--json", "--seeds", "1", "--out", str(tmp_path / "runs"))
     arms = json.loads(called(*argv)[1])["arms"]
     for name in ("core", "round_robin"):
         report = document.read(tmp_path / "runs" / f"{name}-3" / "report.json")
@@ -72,6 +79,96 @@ def test_runs_are_left_as_live_ones_are_and_can_be_compared(
     folders = (tmp_path / "runs" / "core-3", tmp_path / "runs" / "round_robin-3")
     assert compare_command(CompareOptions(files=folders, metrics=("attainment",))) in (0, 1)
     assert "compared in pairs" in capsys.readouterr().out
+
+
+def test_runs_are_five_and_have_a_folder_of_their_own_unless_the_requests_are_given(small: str, tmp_path: Path) -> None:
+    code, out, err = called(small, "--json", "--no-html")
+    assert code == 0
+    assert [one["seed"] for one in json.loads(out)["arms"]["core"]["runs"]] == [3, 4, 5, 6, 7]
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}T\d{6}Z-small-[0-9a-f]{6}", folder.name)
+    assert err.splitlines()[-1] == f"Files: runs/{folder.name}"
+    assert sorted(one.name for one in folder.iterdir()) == [f"core-{seed}" for seed in (3, 4, 5, 6, 7)]
+    assert (folder / "core-7" / "requests.csv").is_file() and not (folder / "core-7" / "report.html").exists()
+    again = ("--schedule", str(folder / "core-5" / "schedule.jsonl.gz"), "--json", "--quiet", "--out", "again")
+    assert len(json.loads(called(small, *again)[1])["arms"]["core"]["runs"]) == 1
+    assert [one.name for one in (tmp_path / "again").iterdir()] == ["core-3"]
+    code, _, err = called(small, "--out", str(tmp_path / "small.yaml" / "x"))
+    assert (code, "name a folder that can be made and written" in err) == (2, True)
+
+
+def test_what_has_no_runs_leaves_no_folder(small: str, tmp_path: Path) -> None:
+    assert called(small, "--dry-run")[0] == 0
+    assert called(small, "--find-max-rate", "--probe-seconds", "10", "--start", "4", "--quiet")[0] == 0
+    assert called(small, "--router", "nope")[0] == 2
+    assert not (tmp_path / "runs").exists()
+
+
+FILES = """\
+version: 1
+models: {llama: {context_tokens: 16384}}
+pools: {main: {model: llama}}
+endpoints: [{name: e1, url: "http://10.0.0.1:8000", pools: [main]}]
+isolation: {salt_secret: "0123456789abcdef0123456789abcdef"}
+tenant_defaults: {models: [{name: llama}], class_ceiling: interactive}
+"""
+
+
+def configured(folder: Path, **tenants: str) -> str:
+    (folder / "tenants.d").mkdir()
+    (folder / "forebay.yaml").write_text(FILES)
+    for name, more in tenants.items():
+        (folder / "tenants.d" / f"{name}.yaml").write_text(f"version: 1\nid: {name}\n{more}\n")
+    return str(folder / "forebay.yaml")
+
+
+def by_gateway(*argv: str) -> tuple[int, str, str]:
+    """The command as `forebay` has it, with the loader of the configuration."""
+    done = CliRunner().invoke(application("sim"), ["sim", *argv])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_tenants_beside_the_configuration_have_their_limits(small: str, tmp_path: Path) -> None:
+    config = configured(
+        tmp_path, chat="limits: {rpm: 240, burst_s: 1}", docs="models: [{name: llama, limits: {tpm: 30000}}]"
+    )
+    _, out, err = by_gateway(small, "--config", config, "--json", "--seeds", "1", "--check")
+    run = json.loads(out)["arms"]["core"]["runs"][0]
+    assert "without limits" not in err
+    refused = dict.fromkeys(("chat", "docs"), 0)
+    for cell in run["cells"]:
+        refused[cell["tenant"]] += cell["rejected_quota"]
+    assert refused["chat"] > 100, "12 a second come, 4 are let in"
+    assert refused["docs"] > 10, "its model has fewer tokens for it"
+    totals = run["totals"]
+    assert totals["offered"] == totals["ok"] + totals["rejected_quota"]
+
+
+def test_a_tenant_without_a_file_and_what_means_nothing_here_is_named(small: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, chat=f"keys: [{{id: k3m9x2p7q1wz, sha256: '{'ab' * 32}', limits: {{rpm: 5}}}}]")
+    code, _, err = by_gateway(small, "--config", config, "--seeds", "1")
+    assert code == 0
+    assert "no file in tenants.d, and so without limits: docs" in err
+    assert "without effect in the simulator: tenants.d/chat: limits of keys" in err
+
+
+def test_with_files_of_tenants_the_configuration_is_judged_as_by_serve(small: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, chat="limits: {rmp: 240}", docs="")
+    code, out, err = by_gateway(small, "--config", config)
+    assert (code, out) == (2, "")
+    assert "chat.yaml:3" in err and "unknown key" in err
+
+
+def test_weights_of_tenants_are_the_cores() -> None:
+    served = Settings(
+        pools={}, bands={}, max_queued=1, max_queued_bytes=1, max_attempts=1, seed=0,
+        tenants={"chat": Tenant(id="chat", weight=3.0, partition="bank")}, models={"llama": Model(name="llama")},
+    )  # fmt: skip
+    made = tenancy.with_tenants(policy({}, POOLS), served, "llama", "m").settings
+    assert (made.tenants["chat"].weight, made.tenants["chat"].partition) == (3.0, "shared")
+    assert made.models["m"].name == "m"
+    with pytest.raises(PolicyError, match="one model, and here their pools have a, b"):
+        tenancy.model_of({"pools": {"main": {"model": "a"}, "long": {"model": "b"}}}, ("main", "long"))
 
 
 def test_a_missed_target_and_a_run_too_small_have_their_exit_codes(small: str) -> None:
@@ -108,7 +205,7 @@ def test_a_dry_run_says_what_would_be_offered(small: str) -> None:
 def test_a_saved_schedule_is_what_was_drawn(small: str, tmp_path: Path) -> None:
     path = tmp_path / "schedule.jsonl.gz"
     build(scenario(), 3).write(path)
-    drawn = json.loads(called(small, "--json", "--quiet")[1])["arms"]
+    drawn = json.loads(called(small, "--json", "--quiet", "--seeds", "1")[1])["arms"]
     assert json.loads(called(small, "--json", "--quiet", "--schedule", str(path))[1])["arms"] == drawn
 
 

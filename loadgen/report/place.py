@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from loadgen.bench.exits import BenchError
 from loadgen.report.folder import SCHEDULE
 
 RUNS = Path("runs")
+
+
+class PlaceError(ValueError):
+    """A folder that cannot be made or written, or holds another run."""
 
 
 @contextmanager
@@ -18,7 +21,7 @@ def folder(wanted: Path | None, scenario: str, began_s: float) -> Iterator[Path]
     """Make it, for the time of the command: if no more than a schedule has come into it by then, nothing that was made
     is left, `runs` included.
 
-    BenchError when it cannot be made or written, or already holds a run: nothing is overwritten.
+    PlaceError when it cannot be made or written, or already holds a run: nothing is overwritten.
     """
     path = wanted or RUNS / name(scenario, began_s)
     try:
@@ -29,9 +32,9 @@ def folder(wanted: Path | None, scenario: str, began_s: float) -> Iterator[Path]
         test.touch()
         test.unlink()
     except OSError as error:
-        raise BenchError(f"--out {path}: {error.strerror}; name a folder that can be made and written") from error
+        raise PlaceError(f"--out {path}: {error.strerror}; name a folder that can be made and written") from error
     if taken := [one for one in ("requests.jsonl", "report.json") if one in before]:
-        raise BenchError(f"--out {path}: {taken[0]} of another run is there; name a new folder")
+        raise PlaceError(f"--out {path}: {taken[0]} of another run is there; name a new folder")
     try:
         yield path
     finally:
