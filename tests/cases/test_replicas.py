@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from tests.kit import wire
 from tests.kit.fleet import QUICK, Fleet, fleet
-from tests.kit.gateway import ADMIN_TOKEN
+from tests.kit.gateway import ADMIN_TOKEN, Gateway
 from tests.kit.invariants import conserved
 from tests.kit.processes import ROOT, until_async
 from tests.kit.redis import needs_redis
@@ -133,10 +133,22 @@ async def timed(made: Fleet, seconds: float) -> float:
 
 
 async def healed(made: Fleet) -> None:
+    """Each asks the store again after its time of rest, and five seconds after the last has had an answer none is degraded."""
+    before = {id(each): await answered(each) for each in made.replicas}
+
+    async def probed() -> bool:
+        return all([await answered(each) > before[id(each)] for each in made.replicas])
+
     async def good() -> bool:
         return await made.sum("forebay_store_degraded") == 0
 
-    await until_async(good, 40.0, "the store is not back")
+    await until_async(probed, 40.0, "nobody has asked the store again")
+    await until_async(good, 5.0, "the store is not back")
+
+
+async def answered(replica: Gateway) -> float:
+    """Calls that the store has answered."""
+    return (await replica.metrics()).sum("forebay_store_calls_total", result="good")
 
 
 async def test_row_35_without_redis_replicas_share_the_limit_by_their_number(tmp_path: Path) -> None:
@@ -329,6 +341,8 @@ async def test_row_39_what_waits_is_refused_and_what_runs_ends_well(tmp_path: Pa
         assert time.monotonic() - began_s < 2.0
         assert (await runs).status == 200
         assert await made.sum("forebay_quota_settled_units_total", metric="rpm") == 1
+        assert await made.sum("forebay_quota_refunded_units_total", metric="rpm") == 1
+        assert await made.sum("forebay_quota_held_units") == 0
         assert await block(made, "nobody") == 404
 
 

@@ -1,13 +1,15 @@
 """Rows of the tenancy table that need a crowd or whole files: 13, 15 and 40; and that every row has a test."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from gateway.config import ConfigErrors, read
-from tests.gateway.test_reload import Gate, queued
+from tests.gateway.test_cli import forebay
+from tests.gateway.test_reload import Gate, queued, reloaded
 from tests.kit import wire
 from tests.kit.raw_client import connect
 from tests.kit.stage import stage
@@ -92,3 +94,30 @@ def test_row_40_whatever_is_wrong_is_listed_at_once_with_file_and_line() -> None
     for place in ("3:1: id: given twice", "5:15: limits.rpm: must be", "6:16: on_store_down: means nothing without redis",
                   "7:4: a: anchor &a"):  # fmt: skip
         assert any(error.startswith(f"tenants.d/acme.yaml:{place}") for error in found), found
+
+
+async def test_row_40_a_start_ends_with_2_and_a_reload_is_refused_with_the_same_list(tmp_path: Path) -> None:
+    """Every kind that the row names, but for GPUs: this gateway is told of none."""
+    acme = "version: 1\nid: acme\nid: acme\nmodels: [{name: m}]\nlimits: {rpm: 0}\non_store_down: open\nwieght: 2\n"
+    acme += "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+    async with stage(tmp_path, tenants=[tenant("acme")], isolation=SALT) as made, made.holding():
+        before = (await made.gateway.admin("/admin/v1/config"))["checksum"]
+        (tmp_path / "tenants.d" / "acme.yaml").write_text(acme)
+        shares = "classes: {standard: {min_share: 0.5}, batch: {min_share: 0.1}}\nadmision: {}\n"
+        made.gateway.file.write_text(made.gateway.file.read_text() + shares)
+        answer = await reloaded(made.gateway)
+        assert answer.status == 422
+        told = [
+            f"{Path(each['file']).relative_to(tmp_path)}:{each['line']}:{each['column']}: "
+            + (f"{each['path']}: " if each["path"] else "")
+            + each["message"]
+            for each in json.loads(answer.body)["errors"]
+        ]
+        for part in ("acme.yaml:3:1: id: given twice", "acme.yaml:5:15: limits.rpm: must be", "wieght: unknown key", "a: anchor &a",
+                     "acme.yaml:6:16: on_store_down: means nothing", "min_share of all classes is 0.6", "admision: unknown key"):  # fmt: skip
+            assert any(part in line for line in told), (part, told)
+        started = await asyncio.to_thread(forebay, "serve", "--config", str(made.gateway.file))
+        assert started.returncode == 2
+        assert [line.removeprefix(f"{tmp_path}/") for line in started.stderr.splitlines()] == told
+        assert (await made.gateway.admin("/admin/v1/config"))["checksum"] == before
+        assert (await made.ask("chat", "still", extra=[bearer("acme")])).status == 200

@@ -1,6 +1,8 @@
 """Tenants, keys and partitions that change under load: who may stay, who is asked anew, who is refused."""
 
+import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -55,19 +57,34 @@ async def one(made: Stage, who: str, text: str) -> tuple[int, str]:
 
 
 async def test_row_42_a_deleted_tenant_is_refused_where_it_waits_and_its_streams_end_well(tmp_path: Path) -> None:
-    acme = tenant("acme")
+    acme = tenant("acme", limits={"rpm": 24, "tpd": 1_000_000})
+
+    async def sums() -> dict[str, dict[str, float]]:
+        told = await made.gateway.admin("/admin/v1/tenants/acme/usage")
+        return {each["scope"].removeprefix("tenant."): each for each in told["limits"] + told["budgets"]}
+
     async with (
         stage(tmp_path, engines=3, tenants=[acme, tenant("beta")], endpoint=ONE, **FLEET) as made,
         made.holding(),
     ):
+        first_s = time.monotonic()
         gate, connections = await full(made, "acme", 20)
+        began_s = time.monotonic()
+        held = (await sums())["tpd"]["held"]
         (tmp_path / "tenants.d" / "acme.yaml").unlink()
         assert (await reloaded(made.gateway)).status == 200
         assert await answers(connections[3:]) == [(401, "invalid_api_key")] * 20
         assert await one(made, "acme", "later") == (401, "invalid_api_key")
         gate.open.set()
         assert await answers(connections[:3]) == [(200, "")] * 3
+        await asyncio.sleep(max(0.0, began_s + 5.0 - time.monotonic()))
         await take_over(made, acme)
+        left = await sums()
+        most, least = (3 - 24 / 60 * passed_s for passed_s in (5.0, time.monotonic() - first_s))
+        assert left["rpm"]["refunded"] == 20 and left["rpm"]["settled"] == 3 and left["rpm"]["held"] == 0
+        assert max(0.0, least) <= left["rpm"]["used"] <= most < 1.1
+        assert (left["tpd"]["used"], left["tpd"]["settled"], left["tpd"]["held"]) == (30, 30, 0)  # no drain
+        assert left["tpd"]["refunded"] == held - 30
         assert await one(made, "acme", "restored") == (200, "")
         assert await one(made, "beta", "untouched") == (200, "")
         assert sum(len(engine.seen) for engine in made.engines) == 5

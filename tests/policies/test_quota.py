@@ -88,6 +88,9 @@ def test_row_8_what_can_never_fit_is_refused_for_good_or_held_to_the_limit() -> 
     clamped.end("large", 0.0, prompt_tokens=10, output_tokens=91)
     assert clamped.used("tpm", 0.0) == 101
     assert clamped.told("another", 1.0, tokens=10, max_output=91) == "quota_tokens"
+    clamped.told("small", 61.0, tokens=0, max_output=1)
+    assert clamped.told("beside one unit", 61.0, tokens=10, max_output=91) == "quota_tokens"
+    assert clamped.told("at nothing used", 61.6, tokens=10, max_output=91) == "ok"
 
 
 def test_row_9_what_was_not_needed_is_there_for_the_next_at_once() -> None:
@@ -106,8 +109,14 @@ def test_row_10_who_names_no_most_blocks_no_more_than_a_quarter_and_nothing_is_e
     world = Quotas(acme(tpm=2000))
     world.ask("r", tokens=0, max_output=8192, names_most=False)
     assert world.used("tpm", 0.0) == 500
-    requests_only = Quotas(acme(rpm=60))
-    assert requests_only.told("r", max_output=8192, names_most=False) == "ok"
+    requests_only = Quotas(acme(rpm=60), seqs=1)
+    for name in ("runs", "waits"):  # nothing is estimated: neither is held for a token
+        requests_only.ask(name, max_output=8192, names_most=False)
+        claim = requests_only.core._books.tickets[name].claim
+        assert claim is not None
+        assert (claim.holds, claim.input_tokens, claim.output_tokens) == (True, 0, 0)
+    assert not requests_only.core.metering.counts_tokens
+    assert [view.metric for view in requests_only.core.metering.meters(0.0)] == ["rpm"]
 
 
 def test_row_11_who_leaves_in_the_middle_pays_for_the_prompt_and_what_was_seen() -> None:

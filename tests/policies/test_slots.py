@@ -67,7 +67,9 @@ def test_row_22_the_newest_of_the_least_urgent_class_makes_room_for_a_more_urgen
     assert isinstance(evicted, Evict)
     assert (evicted.request_id, evicted.reason) == ("b2", Reason.EVICTED)
     assert world.used("tpm", 0.0) == before - 40 + 266
+    before = (world.used("rpm", 0.0), world.used("tpm", 0.0))
     assert world.told("b3", band="batch") == "overloaded"
+    assert (world.used("rpm", 0.0), world.used("tpm", 0.0)) == before  # whoever is refused has used nothing
     assert world.told("s2", band="standard") == "queued"  # b1 has left for it
     assert world.told("s3", band="standard") == "overloaded"
     assert world.core.totals().queued == 3
