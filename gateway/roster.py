@@ -195,8 +195,9 @@ class Roster:
 
 def _probe_targets(config: Config) -> Iterable[ProbeTarget]:
     for endpoint in config.endpoints:
-        url = endpoint.url + ENGINES[endpoint.engine].health_path
-        yield ProbeTarget(name=endpoint.name, url=url, api_key=endpoint.api_key)
+        row = ENGINES[endpoint.engine]
+        url = endpoint.url + row.health_path
+        yield ProbeTarget(name=endpoint.name, url=url, api_key=endpoint.api_key, health_s=row.health_s)
 
 
 def _sources(config: Config) -> Iterable[Source]:

@@ -76,7 +76,7 @@ class Exposition:
 
 def wanted(gauges: Gauges) -> frozenset[str]:
     """The metrics that `load` reads."""
-    sources = [gauges.block_tokens, *(source for product in gauges.kv_tokens for source in product)]
+    sources = [*gauges.block_tokens, *(source for product in gauges.kv_tokens for source in product)]
     return frozenset((*gauges.running, *gauges.waiting, gauges.kv_usage, *(name for name, _ in sources)))
 
 
@@ -86,12 +86,13 @@ def load(page: Exposition, gauges: Gauges) -> Load | None:
     if running is None or waiting is None:
         return None
     sizes = (_size(page, product) for product in gauges.kv_tokens)
+    blocks = (number for source in gauges.block_tokens for number in _numbers(page, source))
     return Load(
         running=running,
         waiting=waiting,
         kv_usage=_mean(page, gauges.kv_usage),
         kv_tokens=next((size for size in sizes if size), 0),
-        block_tokens=next((int(number) for number in _numbers(page, gauges.block_tokens) if _counts(number)), 0),
+        block_tokens=next((int(number) for number in blocks if _counts(number)), 0),
     )
 
 

@@ -25,11 +25,15 @@ SUSPECT_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """Where the health of one endpoint is asked. `url` is whole; `api_key` is the endpoint's own, None for none."""
+    """Where the health of one endpoint is asked. `url` is whole; `api_key` is the endpoint's own, None for none.
+
+    `health_s`: so long the answer may take, however often it is asked; 0: no longer than all others.
+    """
 
     name: str
     url: str
     api_key: str | None = None
+    health_s: float = 0.0
 
 
 class Prober:
@@ -100,7 +104,7 @@ class Prober:
         headers = {"authorization": f"Bearer {target.api_key}"} if target.api_key else {}
         try:
             async with self._session.get(
-                target.url, headers=headers, allow_redirects=False, timeout=self._timeout()
+                target.url, headers=headers, allow_redirects=False, timeout=self._timeout(target)
             ) as answer:
                 return "" if answer.status == 200 else f"status {answer.status}"
         except TimeoutError:
@@ -121,5 +125,6 @@ class Prober:
             auto_decompress=False,
         )
 
-    def _timeout(self) -> aiohttp.ClientTimeout:
-        return aiohttp.ClientTimeout(total=min(self._every_s, TIMEOUT_S * self._scale))
+    def _timeout(self, target: ProbeTarget) -> aiohttp.ClientTimeout:
+        usual_s = min(self._every_s, TIMEOUT_S * self._scale)
+        return aiohttp.ClientTimeout(total=max(usual_s, target.health_s * self._scale))

@@ -5,6 +5,7 @@ from gateway.engines.row import Engine
 OPENAI = Engine(
     name="openai",
     health_path="/health",
+    health_s=0.0,
     keepalive_s=None,
     salted_routes=frozenset(),
     tokenize_path=None,

@@ -10,27 +10,28 @@ class Gauges:
     """Which metrics tell the load and the size of an engine, by full name.
 
     Each of `running` and `waiting` is a sum of metrics, `kv_usage` a share of 1. `kv_tokens`: alternatives, the best
-    first; each is a product of numbers. `block_tokens`: tokens of one block of its KV cache.
+    first; each is a product of numbers. `block_tokens`: tokens of one block of its KV cache, alternatives as well.
     """
 
     running: tuple[str, ...]
     waiting: tuple[str, ...]
     kv_usage: str
     kv_tokens: tuple[tuple[Source, ...], ...]
-    block_tokens: Source
+    block_tokens: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One kind of engine server.
 
-    `keepalive_s`: seconds after which it closes an idle connection, None = unknown (`timeouts.upstream_keepalive_s`
+    `health_s`: how long its health may take to be told though nothing is wrong; 0: it is told at once. `keepalive_s`: seconds after which it closes an idle connection, None = unknown (`timeouts.upstream_keepalive_s`
     holds then). `salted_routes`: names of the routes on which it takes `cache_salt`; elsewhere the field is not sent.
     `gauges` None: it has no metrics.
     """
 
     name: str
     health_path: str
+    health_s: float
     keepalive_s: float | None
     salted_routes: frozenset[str]
     tokenize_path: str | None

@@ -1,11 +1,14 @@
-"""SGLang. `/health_generate` waits for engine output (a second or more), so `/health` is the probe; metrics need
-`--enable-metrics`; the token routes exist in newer versions only."""
+"""SGLang. Its health waits for a token that the engine gives out, looking once a second and giving up after 20 s
+(`SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION`, on by default), and while it prefills a long prompt there is none: three probes of
+10 s are the half minute without a byte that engines.md 8 takes for a hang. Metrics need `--enable-metrics`; from 0.5.11 on the page
+size is a gauge. The token routes exist in newer versions only."""
 
 from gateway.engines.row import Engine, Gauges
 
 SGLANG = Engine(
     name="sglang",
     health_path="/health",
+    health_s=10.0,
     keepalive_s=5.0,
     salted_routes=frozenset({"chat", "completions"}),
     tokenize_path="/tokenize",
@@ -16,6 +19,6 @@ SGLANG = Engine(
         waiting=("sglang:num_queue_reqs", "sglang:num_grammar_queue_reqs"),
         kv_usage="sglang:token_usage",
         kv_tokens=((("sglang:max_total_num_tokens", ""),),),
-        block_tokens=("sglang:cache_config_info", "page_size"),
+        block_tokens=(("sglang:page_size", ""), ("sglang:cache_config_info", "page_size")),
     ),
 )

@@ -6,6 +6,7 @@ from gateway.engines.row import Engine, Gauges
 TRTLLM = Engine(
     name="trtllm",
     health_path="/health",
+    health_s=0.0,
     keepalive_s=5.0,
     salted_routes=frozenset({"chat"}),
     tokenize_path=None,
@@ -16,6 +17,6 @@ TRTLLM = Engine(
         waiting=("trtllm_num_requests_waiting",),
         kv_usage="trtllm_kv_cache_utilization",
         kv_tokens=((("trtllm_kv_cache_max_blocks", ""), ("trtllm_kv_cache_tokens_per_block", "")),),
-        block_tokens=("trtllm_kv_cache_tokens_per_block", ""),
+        block_tokens=(("trtllm_kv_cache_tokens_per_block", ""),),
     ),
 )

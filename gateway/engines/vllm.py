@@ -5,6 +5,7 @@ from gateway.engines.row import Engine, Gauges
 VLLM = Engine(
     name="vllm",
     health_path="/health",
+    health_s=0.0,
     keepalive_s=5.0,
     salted_routes=frozenset({"chat", "completions", "responses", "messages"}),
     tokenize_path="/tokenize",
@@ -18,6 +19,6 @@ VLLM = Engine(
             (("vllm:cache_config_info", "kv_cache_size_tokens"),),  # blocks x block size is wrong for hybrid models
             (("vllm:cache_config_info", "num_gpu_blocks"), ("vllm:cache_config_info", "block_size")),
         ),
-        block_tokens=("vllm:cache_config_info", "block_size"),
+        block_tokens=(("vllm:cache_config_info", "block_size"),),
     ),
 )

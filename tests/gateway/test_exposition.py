@@ -59,6 +59,8 @@ def read(page: bytes, gauges: Gauges | None, piece: int = 1 << 20) -> Load | Non
 def test_each_engine_is_understood_in_its_own_words() -> None:
     assert read(VLLM_PAGE, VLLM) == VLLM_LOAD
     assert read(SGLANG_PAGE, SGLANG) == Load(running=5, waiting=3, kv_usage=0.31, kv_tokens=534_000, block_tokens=1)
+    newer = SGLANG_PAGE[: SGLANG_PAGE.index(b"sglang:cache_config_info")] + b'sglang:page_size{model_name="m"} 64.0\n'
+    assert read(newer, SGLANG) == Load(running=5, waiting=3, kv_usage=0.31, kv_tokens=534_000, block_tokens=64)
     assert read(TRTLLM_PAGE, TRTLLM) == Load(running=4, waiting=0, kv_usage=0.1, kv_tokens=3200, block_tokens=32)
 
 

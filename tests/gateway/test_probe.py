@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -227,6 +228,16 @@ async def test_a_hanging_engine_does_not_delay_the_probes_of_others(engine: Engi
         await running.until(lambda: running.directory.standing("e").probes_good >= 5)
         assert running.directory.standing("h").probes_failed <= 5
     await hanging.stop()
+
+
+async def test_an_engine_whose_health_takes_its_time_is_given_it_and_no_more(engine: Engine) -> None:
+    engine.answer = HANG
+    patient = replace(target(engine), health_s=4.0)  # at a tenth of the time
+    async with probing(patient) as running:
+        began_s = time.monotonic()
+        assert await running.until_cause("e") == "timeout"
+        assert time.monotonic() - began_s >= 0.35, "four periods, and twice what others are given"
+    assert ENGINES["sglang"].health_s >= 10.0 and ENGINES["vllm"].health_s == 0.0
 
 
 async def test_a_suspected_engine_that_is_dead_is_out_long_before_three_periods(engine: Engine) -> None:

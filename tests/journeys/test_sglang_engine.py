@@ -209,6 +209,18 @@ async def test_a_full_queue_inside_a_200_is_tried_at_another_engine(tmp_path: Pa
         assert bounced >= 1
 
 
+async def test_a_long_prompt_that_keeps_health_waiting_takes_no_engine_out(tmp_path: Path) -> None:
+    slow = ("--profile", "llama70b-fp8-h200-tp1", "--context-length", "65536")
+    async with Engine(tmp_path, arguments=[*SGLANG, *slow]) as engine, Gateway(fleet(engine.url), tmp_path) as gateway:
+        await gateway.wait_up(1)
+        body = {"model": "m", "messages": said(PROMPT * 48 + "[[fb out=2]]")}  # ten seconds of prefill, without a token
+        asked = asyncio.create_task(exchange(gateway.port, wire.request("/v1/chat/completions", body), timeout_s=40))
+        while not asked.done():
+            assert (await gateway.metrics()).sum("forebay_endpoint_up") == 1
+            await asyncio.sleep(0.1)
+        assert (await asked).status == 200
+
+
 async def test_an_engine_that_drains_ends_its_streams_and_gets_no_more(tmp_path: Path) -> None:
     async with Engine(tmp_path, arguments=SGLANG) as engine, Gateway(fleet(engine.url), tmp_path) as gateway:
         await gateway.wait_up(1)
