@@ -66,31 +66,23 @@ def _standing(terms: Terms, now: float, apart: bool) -> Standing:
             capacity = meter.capacity
             left = max(0, capacity - meter.used + meter.apart) // MICRO
             levels[meter.rule.metric] = Level(meter.name, capacity // MICRO, left, meter.empty_s())
-        else:
-            meter = meters[0] if len(meters) == 1 else _tightest(meters, now_us)
+            continue
+        tightest, most, used = meters[0], 0.0, 0
+        for meter in meters:  # that of which the largest part is used
             over = meter.over - (now_us - meter.seen_us) * meter.rate
-            if over <= 0:
-                levels[meter.rule.metric] = Level(meter.name, meter.units, meter.units, 0.0)
-            else:
-                left, reset_s = max(0, meter.full - over) // UNIT, -(-over // meter.rate) / MICRO
-                levels[meter.rule.metric] = Level(meter.name, meter.units, left, reset_s)
+            if over > 0 and (part := over / meter.full) > most:
+                tightest, most, used = meter, part, over
+        units, full = tightest.units, tightest.full
+        if not used:
+            levels[tightest.rule.metric] = Level(tightest.name, units, units, 0.0)
+        else:
+            left = (full - used) // UNIT if used < full else 0
+            levels[tightest.rule.metric] = Level(tightest.name, units, left, -(-used // tightest.rate) / MICRO)
     if not terms.budgets:
         return Standing(levels)
     if tariff is not None:
         return Standing(levels, tariff.soft(now))
     return Standing(levels, tuple([each.rule.metric for each in terms.budgets if _is_soft(each, now)]))
-
-
-def _tightest(meters: list[Meter], now_us: int) -> Meter:
-    """That of which the largest part is used."""
-    tightest, most = meters[0], 0.0
-    for meter in meters:
-        over = meter.over - (now_us - meter.seen_us) * meter.rate
-        if over > 0:
-            part = over / meter.full
-            if part > most:
-                tightest, most = meter, part
-    return tightest
 
 
 def _share_left(meter: Meter) -> float:

@@ -4,9 +4,11 @@ A client connection and its engine connection are fed by hand, their transports 
 many rounds, so that a busy machine disturbs it little. `--profile` prints where the time goes, `--count` how many
 bytecodes and calls a request takes and in which files: these do not depend on the machine at all.
 
-`--tenants 1000` puts so many tenants with ten keys each and every kind of limit beside the configuration.
+`--tenants 1000` puts so many tenants with ten keys each and every kind of limit beside the configuration. What a request has used of
+them has drained when its answer is there; with `--in-use` none of it drains in time, as under a load near the limit: how far each is used is
+worked out for each answer. `--open 8`: so many other requests of the same tenant are in progress meanwhile.
 
-Usage: python tests/bench/path_bench.py [--profile | --count] [--only NAME] [--requests 2000] [--tenants N]
+Usage: python tests/bench/path_bench.py [--profile | --count] [--only NAME] [--requests 2000] [--tenants N [--in-use]] [--open N]
 """
 
 import argparse
@@ -42,6 +44,7 @@ limits: {{rpm: 1000000, tpm: 900000000, itpm: 900000000, otpm: 900000000, tpd: 9
 budgets: [{{id: month, amount: 900000000000000, period: month}}]
 keys:
 """
+BURST = "limits: {burst_s: 600, rpm: 6000, tpm: 6000000, itpm"
 ANSWER_BODY = (
     b'{"id":"chatcmpl-0","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"' + b"hello " * 100 + b'"},"logprobs":null,"finish_reason":"stop"}],'
@@ -105,8 +108,8 @@ def request(size: int, stream: bool) -> bytes:
     ) + body
 
 
-def with_tenants(count: int, folder: pathlib.Path) -> pathlib.Path:
-    """The configuration with so many tenants; `KEY` is the last one's."""
+def with_tenants(count: int, folder: pathlib.Path, *, in_use: bool = False) -> pathlib.Path:
+    """The configuration with so many tenants; `KEY` is the last one's. `in_use`: its limits drain slowly and hold much."""
     config = folder / "forebay.yaml"
     config.write_text(CONFIG.read_text() + 'isolation: {salt_secret: "0123456789abcdef0123456789abcdef"}\n')
     (folder / "tenants.d").mkdir()
@@ -118,6 +121,11 @@ def with_tenants(count: int, folder: pathlib.Path) -> pathlib.Path:
             for at, key in enumerate(keys)
         )
         tenant = TENANT.format(number=number) + "".join(lines)
+        if in_use:
+            tenant = tenant.replace("rpm: 1000000", "rpm: 6000").replace("rpm: 900000", "rpm: 5400")
+            tenant = tenant.replace("pm: 900000000", "pm: 6000000").replace(
+                "limits: {rpm: 6000, tpm: 6000000, itpm", BURST
+            )
         (folder / "tenants.d" / f"tenant-{number}.yaml").write_text(tenant)
     return config
 
@@ -146,18 +154,25 @@ class Count:
 class Path:
     """A gateway whose two ends are fed by hand."""
 
-    def __init__(self, config: pathlib.Path = CONFIG) -> None:
+    def __init__(self, config: pathlib.Path = CONFIG, in_progress: int = 0) -> None:
         self.gateway = Gateway(load_document(config, os.environ))
         gateway = self.gateway
         gateway._dispatcher.handle(SettingsChanged(settings=gateway._began.settings))
         gateway._roster._up("a")
-        self.client = ClientConnection(gateway._shared)
-        self.client.connection_made(Wire())  # type: ignore[arg-type]
         self.pool = gateway._backends.by_name["a"].connections
-        self.engine = UpstreamConnection(self.pool)
-        self.engine.connection_made(Wire())  # type: ignore[arg-type]
         self.pool.idle_s = 1e9
-        self.pool.release(self.engine)
+        for _ in range(in_progress):
+            self._connect()[0].data_received(request(2048, True))
+        self.client, self.engine = self._connect()
+
+    def _connect(self) -> tuple[ClientConnection, UpstreamConnection]:
+        """A client's connection, and one to the engine for its next request."""
+        client = ClientConnection(self.gateway._shared)
+        client.connection_made(Wire())  # type: ignore[arg-type]
+        engine = UpstreamConnection(self.pool)
+        engine.connection_made(Wire())  # type: ignore[arg-type]
+        self.pool.release(engine)
+        return client, engine
 
     async def count(self, message: bytes, answers: list[bytes]) -> Count:
         """What ten requests execute in the two read callbacks."""
@@ -188,7 +203,10 @@ class Path:
 
 async def main(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(with_tenants(options.tenants, pathlib.Path(folder)) if options.tenants else CONFIG)
+        config = CONFIG
+        if options.tenants:
+            config = with_tenants(options.tenants, pathlib.Path(folder), in_use=options.in_use)
+        path = Path(config, options.open)
     streamed = [STREAM_HEAD + chunk(EVENT), *[chunk(EVENT)] * 99, chunk(LAST) + b"0\r\n\r\n"]
     burst = [STREAM_HEAD + chunk(EVENT), chunk(EVENT) * 63 + chunk(LAST) + b"0\r\n\r\n"]
     work = {
@@ -223,4 +241,6 @@ if __name__ == "__main__":
     arguments.add_argument("--requests", type=int, default=4000)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--tenants", type=int, default=0)
+    arguments.add_argument("--in-use", action="store_true")
+    arguments.add_argument("--open", type=int, default=0)
     uvloop.run(main(arguments.parse_args()))
