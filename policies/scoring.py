@@ -5,8 +5,9 @@ and l what of that a single other endpoint has.
 Prefixes count through u and l alone. The wait of the request itself is u; l is work that the fleet has done already, and
 others wait for it too: those that run here, and those that come before the engine has caught up. A second of work more
 delays rho / (1 - rho) of them by a second where engines compute prompts a part rho of the time: three at three quarters,
-which is where goals begin to be missed. Where nothing runs nobody waits. What two have already many ask for, so a third
-copy serves them too and is not lost: counted as well, it kept a hot head on few engines.
+which is where goals begin to be missed. Taking rho as it is measured saved less (docs/policies/affinity.md). Where nothing
+runs nobody waits. What two have already many ask for, so a third copy serves them too and is not lost: counted as well, it
+kept a hot head on few engines.
 
 Equal ones are drawn from: always taking the first sends a burst to one endpoint (smg#2096). An endpoint with more than
 its share of sequences is passed over (bounded load, KubeAI's c = 1.25), unless all are, or unless it saves a very long

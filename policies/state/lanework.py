@@ -1,6 +1,6 @@
 """What long and short prompts ask of a pool: how long lanes are held, how much of the prefill is long, who waits for whom.
 
-Everything is a mean over about a minute, taken in steps of `TICK_S`.
+Everything is a mean over about a minute, taken in steps of `TICK_S`; in the first minute over what there is of it.
 """
 
 from math import exp
@@ -25,6 +25,7 @@ class LaneWork:
         "_long_tokens",
         "_longs",
         "_looks",
+        "_ticks",
         "_tokens",
         "agreed",
         "blocked_s",
@@ -41,6 +42,7 @@ class LaneWork:
 
     def __init__(self) -> None:
         self._tokens = self._long_tokens = self._longs = self._looks = self._blocked = self._idle = 0
+        self._ticks = 0
         self.tokens_per_s = self.long_tokens_per_s = self.longs_per_s = self.blocked_s = self.idle_s = 0.0
         self.hold_s = 0.0  # a lane is held by one prompt
         self.next_s: float | None = None
@@ -81,11 +83,13 @@ class LaneWork:
         if now < self.next_s:
             return False
         looks = max(1, self._looks)
-        self.tokens_per_s += (self._tokens / TICK_S - self.tokens_per_s) * _WEIGHT
-        self.long_tokens_per_s += (self._long_tokens / TICK_S - self.long_tokens_per_s) * _WEIGHT
-        self.longs_per_s += (self._longs / TICK_S - self.longs_per_s) * _WEIGHT
-        self.blocked_s += (self._blocked / looks - self.blocked_s) * _WEIGHT
-        self.idle_s += (self._idle / looks - self.idle_s) * _WEIGHT
+        self._ticks += 1
+        weight = max(_WEIGHT, 1.0 / self._ticks)  # not begun at zero: too few lanes would be kept for a minute
+        self.tokens_per_s += (self._tokens / TICK_S - self.tokens_per_s) * weight
+        self.long_tokens_per_s += (self._long_tokens / TICK_S - self.long_tokens_per_s) * weight
+        self.longs_per_s += (self._longs / TICK_S - self.longs_per_s) * weight
+        self.blocked_s += (self._blocked / looks - self.blocked_s) * weight
+        self.idle_s += (self._idle / looks - self.idle_s) * weight
         self._tokens = self._long_tokens = self._longs = self._looks = self._blocked = self._idle = 0
         self.next_s = now + TICK_S
         return True

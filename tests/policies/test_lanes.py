@@ -1,12 +1,13 @@
 """Long prompts in lanes of their own: nobody hides, lanes are bounded, and their number follows the work."""
 
 from dataclasses import replace
+from math import exp
 
 import pytest
 
 from policies import lanes
 from policies.lanes import wanted
-from policies.state.lanework import LaneWork
+from policies.state.lanework import MEAN_S, TICK_S, LaneWork
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.types import Affinity, Band, Endpoint, Fairness, Limits, Pool, Tenant
@@ -214,9 +215,9 @@ def test_but_nowhere_where_long_ones_are_forbidden() -> None:
 # ---- how many endpoints take long prompts
 
 
-def queue_of(endpoints: int, *, pool: Pool = AUTO, speed: float = 1000.0) -> PoolQueue:
+def queue_of(endpoints: int, *, pool: Pool = AUTO, speed: float = 1000.0, **facts: int) -> PoolQueue:
     made = PoolQueue(pool, 10.0)
-    made.up = [Load(endpoint(f"e{number}", speed=speed)) for number in range(endpoints)]
+    made.up = [Load(endpoint(f"e{number}", speed=speed, **facts)) for number in range(endpoints)]
     return made
 
 
@@ -233,21 +234,43 @@ BUSY = {"tokens_per_s": 3000.0, "long_share": 0.7, "longs_per_s": 0.5, "hold_s":
 @pytest.mark.parametrize(
     ("endpoints", "changes", "number"),
     [
-        (4, {}, 2),  # one lane held, at most 0.7 of the time
-        (4, {"longs_per_s": 0.35}, 1),
-        (4, {"longs_per_s": 0.36}, 2),
+        (4, {}, 3),  # one lane is held: one and a half more
+        (4, {"longs_per_s": 0.125}, 1),  # a quarter, and three quarters more
+        (4, {"longs_per_s": 0.126}, 2),
+        (4, {"longs_per_s": 0.6}, 3),
+        (4, {"longs_per_s": 0.7}, 4),
+        (16, {"longs_per_s": 2.0, "tokens_per_s": 9000.0}, 7),
         (4, {"longs_per_s": 9.0}, 4),
         (4, {"longs_per_s": 0.0}, 1),
         (2, {}, 2),  # too few to split
         (4, {"tokens_per_s": 1999.0}, 4),  # half idle
         (4, {"long_share": 0.09}, 4),
-        (4, {"long_share": 0.91}, 4),
+        (4, {"long_share": 0.76}, 4),
     ],
 )
 def test_so_many_endpoints_take_long_prompts_as_their_work_keeps_busy(
     endpoints: int, changes: dict[str, float], number: int
 ) -> None:
     assert wanted(work_of(**{**BUSY, **changes}), queue_of(endpoints).up) == number
+
+
+def test_engines_without_a_prefill_cap_are_split_at_low_load_too_and_by_the_same_rule() -> None:
+    queue = queue_of(4, long_prefill_cap=0)
+    few = {**BUSY, "tokens_per_s": 400.0}
+    assert wanted(work_of(**few), queue.up) == 3
+    assert wanted(work_of(**{**few, "longs_per_s": 0.7}), queue.up) == 4
+
+
+def test_work_is_a_mean_over_a_minute_and_in_the_first_over_what_there_is_of_it() -> None:
+    work = LaneWork()
+    told = []
+    for second in range(0, 131, 10):
+        work.turn(float(second))
+        told.append(work.longs_per_s)
+        for _ in range(5 if second < 70 else 0):
+            work.came(5000, long=True)
+    assert told[1:8] == pytest.approx([0.5] * 7)
+    assert told[13] == pytest.approx(0.5 * exp(-6 * TICK_S / MEAN_S), rel=0.01)
 
 
 def looked_after(queue: PoolQueue, work: dict[str, float], seconds: range) -> list[int]:
@@ -267,7 +290,7 @@ def looked_after(queue: PoolQueue, work: dict[str, float], seconds: range) -> li
 
 def test_one_lane_moves_when_two_ticks_have_asked_for_it_and_then_not_for_half_a_minute() -> None:
     queue = queue_of(4)
-    held = looked_after(queue, BUSY, range(100))
+    held = looked_after(queue, {**BUSY, "longs_per_s": 0.25}, range(100))
     moves = [now for now in range(1, 100) if held[now] != held[now - 1]]
     assert moves == [20, 60]  # ticks at 10 and 20; none counts before 50
     assert held[-1] == 2
@@ -284,7 +307,7 @@ def test_a_lane_that_is_taken_away_lets_its_prompt_end() -> None:
     queue = queue_of(4)
     for load in queue.up[1:]:
         load.longs = 1
-    looked_after(queue, {**BUSY, "longs_per_s": 0.35}, range(21))
+    looked_after(queue, {**BUSY, "longs_per_s": 0.125}, range(21))
     assert [load.takes_long for load in queue.up] == [False, True, True, True]
     assert [load.longs for load in queue.up] == [0, 1, 1, 1]
 
@@ -293,7 +316,7 @@ def test_a_split_that_hurts_for_a_minute_is_taken_back_for_five() -> None:
     queue = queue_of(4)
     queue.up[0].let_take_long(False)
     queue.queued_in_lane[True] = 1  # it waits while e0 is idle
-    held = looked_after(queue, {**BUSY, "longs_per_s": 1.0}, range(1, 460))
+    held = looked_after(queue, {**BUSY, "longs_per_s": 0.6}, range(1, 460))
     assert held[:69] == [3] * 69  # ticks at 11, 21 ... 71: a minute after the first that hurt
     assert set(held[71:371]) == {4}
 
@@ -303,7 +326,7 @@ def test_short_ones_that_wait_behind_long_ones_weigh_against_that() -> None:
     queue.up[0].let_take_long(False)
     queue.up[1].longs = 1
     queue.queued_in_lane[:] = [1, 1]
-    held = looked_after(queue, {**BUSY, "longs_per_s": 1.0}, range(1, 200))
+    held = looked_after(queue, {**BUSY, "longs_per_s": 0.6}, range(1, 200))
     assert set(held) == {3}
 
 
