@@ -64,6 +64,10 @@ KINDS: Mapping[str, Kind] = {
     "comment_pings": Kind(stage=Stage.STREAM),
     "slow_decode": Kind(stage=Stage.STREAM, value=True),  # factor
     "crash": Kind(stage=Stage.STREAM, keys=PLACE | {"exit"}),
+    "segv": Kind(stage=Stage.STREAM, keys=PLACE),
+    "oom_text": Kind(stage=Stage.STREAM, keys=PLACE | {"exit"}),
+    "poison": Kind(stage=Stage.PROCESS, value=True, keys=frozenset({"exit"})),  # text in a request that kills
+    "fragile": Kind(stage=Stage.PROCESS, value=True, keys=frozenset({"exit"})),  # requests at once that are too many
     "health_lie": Kind(stage=Stage.PROCESS),
     "ignore_abort": Kind(stage=Stage.PROCESS),
     "kv_shrink": Kind(stage=Stage.PROCESS, value=True),  # share of the KV blocks
@@ -71,6 +75,9 @@ KINDS: Mapping[str, Kind] = {
     "absent": Kind(stage=Stage.METRICS),
     "stale": Kind(stage=Stage.METRICS, value=True),  # s between renewals
     "slow": Kind(stage=Stage.METRICS, value=True),  # ms
+    "counter_reset": Kind(stage=Stage.METRICS),
+    "nan": Kind(stage=Stage.METRICS),
+    "half_body": Kind(stage=Stage.METRICS),
     "drop": Kind(stage=Stage.EVENTS),
     "gap": Kind(stage=Stage.EVENTS, value=True),  # numbers that nothing has
     "reorder": Kind(stage=Stage.EVENTS),

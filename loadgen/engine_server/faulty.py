@@ -4,20 +4,20 @@ Events come in whole and in order; each fault delays, changes, adds or breaks at
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 
 import msgspec
 
 from loadgen import tasks
+from loadgen.engine_server.dying import DEATHS, die
 from loadgen.engine_server.http import LAST_CHUNK, Connection
 from loadgen.engine_server.shapes import DONE
 from loadgen.faults import Fault
 
 FLUSH_S = 0.002
 DRIP_S = 0.05
-BREAKS = ("reset", "fin", "half_chunk", "cut_json", "error_event", "crash")
+BREAKS = ("reset", "fin", "half_chunk", "cut_json", "error_event", *DEATHS)
 ADDS = ("garbage", "giant_line", "split_utf8", "stall")
 HALVES = ("half_chunk", "cut_json")  # these cut inside an event unless a byte is named
 
@@ -128,8 +128,8 @@ class FaultyStream:
         elif part:
             connection.chunk(part)
         await self._flush()
-        if fault.name == "crash":
-            os._exit(int(fault.number("exit", 1)))
+        if fault.name in DEATHS:
+            die(fault)
         elif fault.name == "reset":
             connection.reset()
         elif fault.name in ("cut_json", "error_event"):

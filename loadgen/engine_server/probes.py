@@ -8,6 +8,7 @@ import msgspec
 
 from loadgen.engine_server.http import Request
 from loadgen.engine_server.log import Entry
+from loadgen.engine_server.spoiled import Spoiled
 from loadgen.faults import Stage
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Probes:
     def __init__(self, engine: "SimulatedEngine") -> None:
         self._engine = engine
         self._frozen = b""
+        self._spoiled = Spoiled(engine.faults)
         self._rendered_s = 0.0
 
     def handle(self, request: Request, entry: Entry) -> None:
@@ -43,8 +45,19 @@ class Probes:
         status = next((int(fault.amount) for fault in hit if fault.name == "status"), status)
         entry.status = status
         engine.log.close(entry, "answered", time.monotonic())
-        slow = engine.faults.find("slow") if request.path == b"/metrics" else None
-        if slow is None:
+        if request.path == b"/metrics":
+            self._give_page(request, (status, body, header))
+        else:
+            request.connection.answer(status, [header], body)
+
+    def _give_page(self, request: Request, answer: Answered) -> None:
+        status, body, header = answer
+        half, slow = self._spoiled.half(body), self._engine.faults.find("slow")
+        if half is not None:
+            request.connection.head(status, [header, (b"content-length", b"%d" % len(body))])
+            request.connection.write(half)
+            request.connection.close()
+        elif slow is None:
             request.connection.answer(status, [header], body)
         else:
             later = asyncio.get_running_loop().call_later
@@ -76,7 +89,7 @@ class Probes:
         if not kept or not self._frozen:
             self._rendered_s = time.monotonic()
             self._frozen = engine.metrics.render(engine.model, engine.pacemaker.lag)
-        return 200, self._frozen, TEXT
+        return 200, self._spoiled.page(self._frozen), TEXT
 
     def _models(self) -> bytes:
         engine = self._engine

@@ -11,6 +11,7 @@ from loadgen.engine_server import tokens
 from loadgen.engine_server.answer import Limits, plan
 from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.dialects import DIALECTS
+from loadgen.engine_server.dying import die
 from loadgen.engine_server.exchange import JSON, Choice, Exchange, Served
 from loadgen.engine_server.faults import Faults
 from loadgen.engine_server.http import Request
@@ -186,10 +187,19 @@ class SimulatedEngine:
             asked = self.dialect.read(route, request.body, self.options.markers)
             self._note(entry, asked, request)
             facts = {"path": entry.path, "model": asked.model, "salt": asked.salt}
+            self._die_of(request, facts)
             if not self._struck(request, entry, facts):
                 self._answer(request, entry, asked, self._stream_faults(asked, facts))
         except Refusal as refusal:
             self._say(request, entry, refusal.status, self.dialect.error_body(refusal, route))
+
+    def _die_of(self, request: Request, facts: dict[str, str]) -> None:
+        """End the process if it cannot bear this request, or so many at once."""
+        poison, fragile = self.faults.find("poison"), self.faults.find("fragile")
+        if poison is not None and poison.matches(facts) and (poison.value or "").encode() in request.body:
+            die(poison)
+        if fragile is not None and len(self.exchanges) >= fragile.amount:
+            die(fragile)
 
     def _check_head(self, request: Request) -> None:
         kind = (request.header(b"content-type") or b"").split(b";")[0].strip().lower()

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from loadgen import tasks
+from loadgen.engine_server.dying import DEATHS, die
 from loadgen.engine_server.http import Connection, Headers
 from loadgen.faults import Fault
 
 FLUSH_S = 0.002
-CUTS = ("reset", "fin", "half_chunk", "cut_json", "crash")
+CUTS = ("reset", "fin", "half_chunk", "cut_json", *DEATHS)
 
 
 class WholeAnswer:
@@ -55,7 +56,9 @@ class WholeAnswer:
         if cut is None:
             self._connection.write(body[at:])
             return self._ended("finished")
-        if cut.name == "reset":
+        if cut.name in DEATHS:
+            die(cut)
+        elif cut.name == "reset":
             self._connection.reset()
         else:
             self._connection.close()
