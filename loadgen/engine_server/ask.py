@@ -95,7 +95,11 @@ class Ask:
 
 def read(route: str, body: bytes, markers: bool) -> Ask:
     """The request in `body`, or a `Refusal`."""
-    data = decoded(body)
+    return from_fields(route, decoded(body), markers)
+
+
+def from_fields(route: str, data: dict[str, Any], markers: bool) -> Ask:
+    """The request of these fields, or a `Refusal`."""
     ask = basic(route, data)
     if data.get("stream_options") is not None and not ask.stream:
         raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
@@ -136,7 +140,8 @@ def basic(route: str, data: dict[str, Any]) -> Ask:
 
 def prompts(data: dict[str, Any], ask: Ask, markers: bool) -> None:
     """Render the prompts into `ask`, with the marker of the last thing said."""
-    last = _conversation(data, ask) if ask.route in ("chat", "messages") else _completion_prompts(data, ask)
+    talks = ask.route in ("chat", "messages", "responses")
+    last = _conversation(data, ask) if talks else _completion_prompts(data, ask)
     if markers:
         ask.marker = _marker(last)
 

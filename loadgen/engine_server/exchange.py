@@ -82,7 +82,7 @@ class Choice:
             return self._finish(segment)
         if position == 0 or self.given % exchange.interval == 0:
             self._flush()
-        if exchange.interval == 1 and not exchange.ask.continuous_usage:
+        if exchange.interval == 1 and exchange.shape.steady and not exchange.ask.continuous_usage:
             self._plain_until = answer.thinking if segment is Segment.REASONING else len(answer.pieces) - 1
         return None
 

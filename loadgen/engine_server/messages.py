@@ -34,13 +34,13 @@ class Messages(Filled):
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
         message = self._message([], None) | {"usage": msgspec.Raw(usage)}
-        return [_named({"type": "message_start", "message": message})]
+        return [named({"type": "message_start", "message": message})]
 
     def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
         block = dict(BLOCKS[segment])
         if segment is Segment.TOOL:
             block |= {"id": f"call_{self.id[-24:]}", "name": tool}
-        return [_named({"type": "content_block_start", "index": self._block, "content_block": block})]
+        return [named({"type": "content_block_start", "index": self._block, "content_block": block})]
 
     def around(self, index: int, segment: Segment) -> Template:
         kind, field = DELTAS[segment]
@@ -52,16 +52,16 @@ class Messages(Filled):
 
     def close(self, index: int, segment: Segment) -> list[bytes]:
         self._block += 1
-        return [_named({"type": "content_block_stop", "index": self._block - 1})]
+        return [named({"type": "content_block_stop", "index": self._block - 1})]
 
     def finish(self, last: Last) -> list[bytes]:
         delta = {"stop_reason": STOP_REASONS[last.answer.finish], "stop_sequence": None}
         end: dict[str, object] = {"type": "message_delta", "delta": delta, "usage": msgspec.Raw(last.usage)}
         around = self.around(last.index, last.segment)
-        return [fill(around, last.text, b""), *self.close(last.index, last.segment), _named(end)]
+        return [fill(around, last.text, b""), *self.close(last.index, last.segment), named(end)]
 
     def end(self, usage: bytes) -> list[bytes]:
-        return [_named({"type": "message_stop"})]
+        return [named({"type": "message_stop"})]
 
     def whole(self, answers: Sequence[tuple[Answer, int]], usage: bytes) -> bytes:
         answer, given = answers[0]
@@ -82,5 +82,6 @@ class Messages(Filled):
         return {**head, "stop_reason": reason, "stop_sequence": None}
 
 
-def _named(data: dict[str, object]) -> bytes:
+def named(data: dict[str, object]) -> bytes:
+    """An event under the name that its type is."""
     return b"event: %b\ndata: %b\n\n" % (str(data["type"]).encode(), msgspec.json.encode(data))

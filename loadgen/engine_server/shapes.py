@@ -35,11 +35,13 @@ class Shape(Protocol):
     """How one route spells an answer. Methods return whole events, each to be one HTTP chunk.
 
     `always_counts`: usage, with what came from the cache, belongs to its events whether it was asked for or not.
-    `shows_cached`: what came from the cache is told whatever the engine's flags are.
+    `shows_cached`: what came from the cache is told whatever the engine's flags are. `steady`: within a segment the events of
+    tokens differ in their text alone, which `around` is put around.
     """
 
     always_counts: bool
     shows_cached: bool
+    steady: bool
 
     def usage(self, prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
         """The usage object; `cached` None leaves out what came from the cache."""
@@ -85,6 +87,7 @@ class Filled:
 
     always_counts = False
     shows_cached = False
+    steady = True
 
     def token(self, index: int, around: Template, text: bytes, usage: bytes) -> bytes:
         return fill(around, text, usage)

@@ -1,15 +1,21 @@
 """vLLM 0.32 (engines.md)."""
 
 from loadgen.engine_server import answer, ask
-from loadgen.engine_server.ask import Refusal
+from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.dialect import Dialect
 from loadgen.engine_server.kv_events import vllm_batch
 from loadgen.engine_server.messages import Messages
 from loadgen.engine_server.metrics import EngineMetrics
 from loadgen.engine_server.probes import Probes
+from loadgen.engine_server.responses import Responses, as_chat
 from loadgen.engine_server.shapes import Chat, Completions, event_of
 
 KEYED = (b"/v1", b"/v2", b"/inference", b"/cohere")  # all else stays open (engines.md 1)
+
+
+def _read(route: str, body: bytes, markers: bool) -> Ask:
+    data = ask.decoded(body)
+    return ask.from_fields(route, as_chat(data) if route == "responses" else data, markers)
 
 
 def _error_event(refusal: Refusal) -> bytes:
@@ -22,9 +28,14 @@ def _full(reason: str) -> Refusal:
 
 VLLM = Dialect(
     name="vllm",
-    routes={b"/v1/chat/completions": "chat", b"/v1/completions": "completions", b"/v1/messages": "messages"},
-    shapes={"chat": Chat, "completions": Completions, "messages": Messages},
-    read=ask.read,
+    routes={
+        b"/v1/chat/completions": "chat",
+        b"/v1/completions": "completions",
+        b"/v1/messages": "messages",
+        b"/v1/responses": "responses",
+    },
+    shapes={"chat": Chat, "completions": Completions, "messages": Messages, "responses": Responses},
+    read=_read,
     room=answer.room,
     error_body=Refusal.body,
     error_event=_error_event,

@@ -104,5 +104,5 @@ def _as_completion(data: dict[str, Any]) -> dict[str, Any]:
         "prompt": data.get("text") if ids is None else ids,
         "max_tokens": sampling.get("max_new_tokens", NATIVE_TOKENS),
         "min_tokens": sampling.get("min_new_tokens", 0),
-        "stream_options": {"continuous_usage_stats": True},
+        "stream_options": {"continuous_usage_stats": True},  # each event counts
     }

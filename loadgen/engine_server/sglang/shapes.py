@@ -171,6 +171,7 @@ class Generate(Filled):
     """The native `/generate`: each event has the whole text so far."""
 
     always_counts = shows_cached = True
+    steady = False
 
     def __init__(self, request_id: str, model: str) -> None:
         self.id = request_id
