@@ -68,7 +68,8 @@ class Marker:
 class Ask:
     """One request. `prompts` are rendered; each gives `n` sequences. `tools` are the names that may be called.
 
-    Prompts share a prefix cache within one `namespace`. `id` is the client's own, "" where the engine makes one.
+    Prompts share a prefix cache within one `namespace`. `id` is the client's own, "" where the engine makes one; `fields` is
+    all that was asked, for shapes that need more.
     """
 
     route: str
@@ -90,6 +91,7 @@ class Ask:
     must_call: bool
     id: str = ""
     namespace: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
     marker: Marker = field(default_factory=Marker)
 
 

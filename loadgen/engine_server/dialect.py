@@ -36,7 +36,7 @@ class Metrics(Protocol):
 class Dialect:
     """One kind of engine server.
 
-    `routes`: paths that generate, by the name of their shape. `read` makes a request of a body (route, body, whether
+    `routes`: paths that ask the model, by the name of their shape; `texts`: those that do not (fields, context). `read` makes a request of a body (route, body, whether
     markers are obeyed), `room` says how long its answer may be (request, tokens of its prompt, context). `needs_key`: of a
     path, where the engine has a key. `abort_lag_s`: how long after its client has left a request still runs (whether it is
     streamed, how long it has been open).
@@ -50,7 +50,8 @@ class Dialect:
 
     name: str
     routes: Mapping[bytes, str]
-    shapes: Mapping[str, Callable[[str, str], Shape]]
+    shapes: Mapping[str, Callable[[str, Ask], Shape]]
+    texts: Mapping[bytes, Callable[[dict[str, Any], int], dict[str, Any]]]
     read: Callable[[str, bytes, bool], Ask]
     room: Callable[[Ask, int, int], int]
     error_body: Callable[[Refusal, str], bytes]

@@ -142,7 +142,7 @@ class Exchange:
         self._open = 0
         self._headed = False
         self._faulty: FaultyStream | None = None
-        self.shape: Shape = engine.dialect.shapes[ask.route](request_id, ask.model)
+        self.shape: Shape = engine.dialect.shapes[ask.route](request_id, ask)
 
     def start(self, choices: list[Choice], faults: list[Fault]) -> None:
         """Take the connection; a stream gets its head now where its dialect does not wait for the first token."""

@@ -14,7 +14,9 @@ KEPT = 20_000
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """Times are monotonic seconds. `kind` is generate, probe or trap; `ended` says how, empty while it is open."""
+    """Times are monotonic seconds. `kind` is generate, text, probe, admin or trap; `ended` says how, empty while it is open.
+    `started_s`: when the first step with it began.
+    """
 
     engine: int
     kind: str
@@ -24,6 +26,7 @@ class Entry:
     body_bytes: int
     body_hash: str
     accepted_s: float
+    started_s: float | None = None
     first_s: float | None = None
     ended_s: float | None = None
     abort_seen_s: float | None = None
@@ -37,6 +40,9 @@ class Entry:
     prompt_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
+    sequences: int = 1
+    max_tokens: int | None = None
+    preemptions: int = 0
     faults: tuple[str, ...] = ()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
+from loadgen.engine_server.ask import Ask
 from loadgen.engine_server.shapes import STOP_REASONS, Filled, Last, Template, fill, messages_usage
 
 BLOCKS: dict[Segment, dict[str, object]] = {
@@ -24,9 +25,9 @@ class Messages(Filled):
 
     always_counts = True
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = f"chatcmpl-{request_id}"
-        self.model = model
+        self.model = ask.model
         self._block = 0
 
     def usage(self, prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:

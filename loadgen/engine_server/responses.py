@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
-from loadgen.engine_server.ask import Refusal
+from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.messages import named
 from loadgen.engine_server.shapes import Last, Template, plain
 
@@ -46,9 +46,9 @@ class Responses:
 
     always_counts, shows_cached, steady = True, False, False
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = f"resp_{request_id}"
-        self.model = model
+        self.model = ask.model
         self.created = int(time.time())
         self._number = 0
         self._output: list[dict[str, object]] = []  # items that are complete

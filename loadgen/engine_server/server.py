@@ -6,12 +6,14 @@ Routes are those of its dialect that generate, and its probes. Any other path is
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from loadgen.engine_server import tokens
 from loadgen.engine_server.answer import Limits, plan
-from loadgen.engine_server.ask import Ask, Refusal
+from loadgen.engine_server.ask import Ask, Refusal, decoded
 from loadgen.engine_server.dialects import DIALECTS
-from loadgen.engine_server.dying import die
 from loadgen.engine_server.exchange import JSON, Choice, Exchange, Served
 from loadgen.engine_server.faults import Faults
 from loadgen.engine_server.http import Request
@@ -21,8 +23,8 @@ from loadgen.engine_server.log import Entry, RequestLog
 from loadgen.engine_server.options import EngineOptions
 from loadgen.engine_server.pacemaker import Pacemaker
 from loadgen.engine_server.probes import NOT_ALLOWED
-from loadgen.engine_server.whole import WholeAnswer
-from loadgen.faults import Fault, FaultError, Stage
+from loadgen.engine_server.striking import Striking
+from loadgen.faults import Fault
 from loadgen.sim.engine import EngineModel
 from loadgen.sim.profile import load
 from loadgen.sim.sequence import Sequence
@@ -56,6 +58,7 @@ class SimulatedEngine:
         self.emitted_s = 0.0  # when a token was given out last
         self._in_haste = False
         self._probes = self.dialect.probes(self)
+        self._striking = Striking(self)
         self._requests = 0
         self._limits = Limits(context=options.settings.max_model_len, seed=options.seed, room=self.dialect.room)
         self.listening = Listening(options.host, options.port + index if options.port else 0, self._handle, self.faults)
@@ -124,6 +127,9 @@ class SimulatedEngine:
         entry, choices, now = exchange.entry, exchange.choices, time.monotonic()
         entry.cached_tokens = sum(choice.sequence.cached or 0 for choice in choices)
         entry.output_tokens = sum(choice.given for choice in choices)
+        entry.preemptions = sum(choice.sequence.preemptions for choice in choices)
+        started = [choice.sequence.started_s for choice in choices if choice.sequence.started_s is not None]
+        entry.started_s = min(started, default=None)
         self.log.close(entry, how, now)
         reasons = [choice.answer.finish if how == "finished" else "abort" for choice in choices]
         self.metrics.ended(entry, reasons, now)
@@ -158,8 +164,11 @@ class SimulatedEngine:
         route = self.dialect.routes.get(path)
         generates = route is not None and request.method == b"POST"
         kind = "generate" if generates else "trap"
+        text = self.dialect.texts.get(path) if request.method == b"POST" else None
         if path in probes.paths:
             kind = "admin" if path in probes.admin else "probe"
+        elif text is not None:
+            kind = "text"
         entry = self.log.open(request, kind)
         if not self._has_key(request):
             self._say(request, entry, 401, self.dialect.error_body(UNAUTHORIZED, route or ""))
@@ -167,9 +176,27 @@ class SimulatedEngine:
             self._generate(route, request, entry)
         elif path in probes.paths:
             probes.handle(request, entry)
+        elif text is not None:
+            self._text(request, entry, text)
         else:
-            known = route is not None
+            known = route is not None or path in self.dialect.texts
             self._say(request, entry, 405 if known else 404, NOT_ALLOWED if known else NOT_FOUND)
+
+    def _text(self, request: Request, entry: Entry, answer: Callable[[dict[str, Any], int], dict[str, Any]]) -> None:
+        """Answer what needs no model."""
+        try:
+            self._check_head(request)
+            data = decoded(request.body)
+            self._check_model(str(data.get("model", self.model_name)))
+            body = msgspec.json.encode(answer(data, self.options.settings.max_model_len))
+            self._say(request, entry, 200, body)
+        except Refusal as refusal:
+            route = "messages" if request.path.startswith(b"/v1/messages") else ""
+            self._say(request, entry, refusal.status, self.dialect.error_body(refusal, route))
+
+    def _check_model(self, name: str) -> None:
+        if self.dialect.knows_models and name != self.model_name:
+            raise Refusal(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
 
     def _has_key(self, request: Request) -> bool:
         key = self.options.api_key
@@ -187,19 +214,11 @@ class SimulatedEngine:
             asked = self.dialect.read(route, request.body, self.options.markers)
             self._note(entry, asked, request)
             facts = {"path": entry.path, "model": asked.model, "salt": asked.salt}
-            self._die_of(request, facts)
-            if not self._struck(request, entry, facts):
-                self._answer(request, entry, asked, self._stream_faults(asked, facts))
+            self._striking.die_of(request, facts)
+            if not self._striking.struck(request, entry, facts):
+                self._answer(request, entry, asked, self._striking.of_stream(asked, facts))
         except Refusal as refusal:
             self._say(request, entry, refusal.status, self.dialect.error_body(refusal, route))
-
-    def _die_of(self, request: Request, facts: dict[str, str]) -> None:
-        """End the process if it cannot bear this request, or so many at once."""
-        poison, fragile = self.faults.find("poison"), self.faults.find("fragile")
-        if poison is not None and poison.matches(facts) and (poison.value or "").encode() in request.body:
-            die(poison)
-        if fragile is not None and len(self.exchanges) >= fragile.amount:
-            die(fragile)
 
     def _check_head(self, request: Request) -> None:
         kind = (request.header(b"content-type") or b"").split(b";")[0].strip().lower()
@@ -212,59 +231,10 @@ class SimulatedEngine:
             asked.priority = int(header)
         entry.model, entry.stream, entry.cache_salt = asked.model, asked.stream, asked.salt
         entry.priority, entry.canary = asked.priority, asked.marker.canary
-
-    def _struck(self, request: Request, entry: Entry, facts: dict[str, str]) -> bool:
-        """Apply the faults before the first byte; True if they took the request."""
-        if self.faults.find("startup") is not None:
-            raise Refusal(503, "The engine is starting", "ServiceUnavailableError")
-        hit = {fault.name: fault for fault in self.faults.strike(Stage.HEAD, facts)}
-        entry.faults = tuple(hit)
-        if "status" in hit:
-            self._refuse_by_fault(request, entry, hit["status"])
-        elif "hang" in hit:
-            request.connection.on_closed = self._hung(entry)
-        elif "early_close" in hit:
-            self.log.close(entry, "fault:early_close", time.monotonic())
-            reset = bool(hit["early_close"].number("reset", 0))
-            (request.connection.reset if reset else request.connection.close)()
-        elif hit:  # the ones that spoil a whole answer
-            self.log.close(entry, "fault:" + "+".join(hit), time.monotonic())
-            done = request.connection.done
-            WholeAnswer(request.connection, list(hit.values()), lambda how: done()).send(200, [JSON], b'{"choices":[]}')
-        return bool(hit)
-
-    def _refuse_by_fault(self, request: Request, entry: Entry, fault: Fault) -> None:
-        status = int(fault.amount)
-        headers = [JSON]
-        if "retry_after" in fault.keys:
-            headers.append((b"retry-after", fault.keys["retry_after"].encode()))
-        kind = {429: "RateLimitError", 503: "ServiceUnavailableError", 500: "InternalServerError"}.get(
-            status, "BadRequestError"
-        )
-        refusal = Refusal(status, f"simulated {status}", kind)
-        entry.status = status
-        self.log.close(entry, "fault:status", time.monotonic())
-        request.connection.answer(status, headers, self.dialect.error_body(refusal, self.dialect.routes[request.path]))
-
-    def _hung(self, entry: Entry) -> Callable[[], None]:
-        def left() -> None:
-            entry.abort_seen_s = time.monotonic()
-            self.log.close(entry, "client left", time.monotonic())
-
-        return left
-
-    def _stream_faults(self, asked: Ask, facts: dict[str, str]) -> list[Fault]:
-        hit = self.faults.strike(Stage.STREAM, facts)
-        if asked.marker.fault:
-            try:
-                hit.append(Fault(asked.marker.fault, time.monotonic()))
-            except FaultError as error:
-                raise Refusal(400, f"marker: {error}", "Bad Request") from error
-        return hit
+        entry.sequences, entry.max_tokens = asked.n, asked.max_tokens
 
     def _answer(self, request: Request, entry: Entry, asked: Ask, faults: list[Fault]) -> None:
-        if self.dialect.knows_models and asked.model != self.model_name:
-            raise Refusal(404, f"The model `{asked.model}` does not exist.", "NotFoundError", "model")
+        self._check_model(asked.model)
         exchange = Exchange(self, request, asked, entry, self._name(request, asked))
         choices = self._choices(exchange)
         refusal = self._full(choices)

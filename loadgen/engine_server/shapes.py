@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
+from loadgen.engine_server.ask import Ask
 
 DONE = b"data: [DONE]\n\n"
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "abort": "abort"}
@@ -121,9 +122,9 @@ class OpenAIUsage(Filled):
 class Chat(OpenAIUsage):
     """`/v1/chat/completions`."""
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = f"chatcmpl-{request_id}"
-        self.model = model
+        self.model = ask.model
         self.created = int(time.time())
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
@@ -197,9 +198,9 @@ class Chat(OpenAIUsage):
 class Completions(OpenAIUsage):
     """`/v1/completions`."""
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = f"cmpl-{request_id}"
-        self.model = model
+        self.model = ask.model
         self.created = int(time.time())
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:

@@ -1,20 +1,26 @@
 """vLLM 0.32 (engines.md)."""
 
-from loadgen.engine_server import answer, ask
+from loadgen.engine_server import answer, ask, texts
 from loadgen.engine_server.ask import Ask, Refusal
 from loadgen.engine_server.dialect import Dialect
 from loadgen.engine_server.kv_events import vllm_batch
 from loadgen.engine_server.messages import Messages
 from loadgen.engine_server.metrics import EngineMetrics
+from loadgen.engine_server.pooled import Embeddings, Rerank, Score, as_completion
 from loadgen.engine_server.probes import Probes
 from loadgen.engine_server.responses import Responses, as_chat
 from loadgen.engine_server.shapes import Chat, Completions, event_of
 
+POOLED = {"embeddings": Embeddings, "rerank": Rerank, "score": Score}
 KEYED = (b"/v1", b"/v2", b"/inference", b"/cohere")  # all else stays open (engines.md 1)
 
 
 def _read(route: str, body: bytes, markers: bool) -> Ask:
     data = ask.decoded(body)
+    if route in POOLED:
+        made = ask.from_fields("completions", as_completion(route, data), markers=False)
+        made.route, made.fields = route, data
+        return made
     return ask.from_fields(route, as_chat(data) if route == "responses" else data, markers)
 
 
@@ -33,8 +39,16 @@ VLLM = Dialect(
         b"/v1/completions": "completions",
         b"/v1/messages": "messages",
         b"/v1/responses": "responses",
+        b"/v1/embeddings": "embeddings",
+        b"/v1/rerank": "rerank",
+        b"/v1/score": "score",
     },
-    shapes={"chat": Chat, "completions": Completions, "messages": Messages, "responses": Responses},
+    shapes={"chat": Chat, "completions": Completions, "messages": Messages, "responses": Responses, **POOLED},
+    texts={
+        b"/tokenize": texts.tokenize,
+        b"/detokenize": texts.detokenize,
+        b"/v1/messages/count_tokens": texts.count_tokens,
+    },
     read=_read,
     room=answer.room,
     error_body=Refusal.body,

@@ -127,6 +127,9 @@ class EngineModel:
         self.steps += 1
         if batch.chunks:
             self.prefill_steps += 1
+            for sequence in batch.chunks:
+                if sequence.started_s is None:
+                    sequence.started_s = now
         self.busy_s += duration
         return self._ends_s
 

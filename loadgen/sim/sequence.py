@@ -45,6 +45,7 @@ class Sequence:
         "reads_cache",
         "ready_s",
         "share",
+        "started_s",
         "state",
     )
 
@@ -67,6 +68,7 @@ class Sequence:
         self.max_new_tokens: int | None = None
         self.reads_cache = True
         self.ready_s = 0.0
+        self.started_s: float | None = None  # when the first step with it began
         self.rank: tuple[int, int] = (0, 0)  # place in the waiting queue
         self.state = State.WAITING
         self.aborted = False

@@ -221,6 +221,38 @@ async def test_metrics_are_the_models_true_state() -> None:
     assert samples["vllm:time_to_first_token_seconds_count", MODEL, "0"] == 2
 
 
+NAMES = """
+num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc prefix_cache_queries_total
+prefix_cache_hits_total prompt_tokens_total prompt_tokens_cached_total prompt_tokens_by_source_total
+prompt_tokens_cached_by_source_total generation_tokens_total request_success_total num_preemptions_total
+request_num_preemptions_count admission_rejections_total time_to_first_token_seconds_count
+inter_token_latency_seconds_count request_time_per_output_token_seconds_count e2e_request_latency_seconds_count
+request_queue_time_seconds_count request_inference_time_seconds_count request_prefill_time_seconds_count
+request_decode_time_seconds_count request_prompt_tokens_count request_generation_tokens_count
+request_prefill_kv_computed_tokens_count request_params_n_count request_params_max_tokens_count
+iteration_tokens_total_count engine_sleep_state sleep_mode_operations_in_flight cache_config_info
+"""
+
+
+async def test_metrics_have_all_of_vllms_names_and_add_up() -> None:
+    async with simulated({"max_num_seqs": 1}) as engine:
+        both = [talk(engine.port, chat(f"{n} [[fb out=40]]", max_tokens=50), 5) for n in range(2)]
+        await asyncio.gather(*both)
+        text = (await talk(engine.port, get("/metrics"))).body.decode()
+    found = {
+        one.name: one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if not one.name.endswith("_bucket")
+    }
+    assert {f"vllm:{name}" for name in NAMES.split()} <= set(found)
+    assert found["vllm:inter_token_latency_seconds_count"] == 78
+    assert found["vllm:iteration_tokens_total_sum"] == engine.model.scheduled_tokens
+    parts = [found[f"vllm:request_{part}_time_seconds_sum"] for part in ("queue", "prefill", "decode")]
+    assert sum(parts) == pytest.approx(found["vllm:e2e_request_latency_seconds_sum"], abs=0.01)
+    assert parts[0] > 0.1, "the second one waited for the first"
+
+
 @pytest.mark.serial
 async def test_the_head_comes_before_prefill_and_the_role_with_the_first_token() -> None:
     async with simulated(profile="llama70b-fp8-h200-tp2", served_model_name=MODEL) as engine:

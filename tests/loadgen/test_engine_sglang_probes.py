@@ -70,6 +70,7 @@ async def test_metrics_have_sglangs_names_and_need_the_flag() -> None:
         "time_to_first_token_seconds_count": 2,
         "e2e_request_latency_seconds_count": 2,
         "inter_token_latency_seconds_count": 8,
+        "queue_time_seconds_count": 2,
     }
     assert {name: found[f"sglang:{name}"] for name in expected} == expected
 

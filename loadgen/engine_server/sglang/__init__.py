@@ -11,6 +11,7 @@ SGLANG = Dialect(
     name="sglang",
     routes={b"/v1/chat/completions": "chat", b"/v1/completions": "completions", b"/generate": "generate"},
     shapes={"chat": Chat, "completions": Completions, "generate": Generate},
+    texts={},
     read=ask.read,
     room=ask.room,
     error_body=ask.error_body,

@@ -29,6 +29,22 @@ ITL_BUCKETS_S = (
     *(0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 0.8),
     *(1.0, 2.0, 4.0, 6.0, 8.0),
 )
+QUEUE_BUCKETS_S = (
+    *(0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(
+        70.0,
+        80.0,
+        90.0,
+        *(100.0 * times for times in range(1, 11)),
+        1200.0,
+        1400.0,
+        1600.0,
+        1800.0,
+        2000.0,
+        2500.0,
+        3000.0,
+    ),
+)
 IDLE_S = 30.0
 
 
@@ -83,7 +99,7 @@ class SglangMetrics:
         self._page = Page(f'model_name="{model_name}",engine_type="unified",tp_rank="0",pp_rank="0"')
         self._totals = dict.fromkeys(("prompt", "generation", "cached", "requests", "aborted"), 0)
         self._ttft, self._e2e = Histogram(TTFT_BUCKETS_S), Histogram(E2E_BUCKETS_S)
-        self._itl = Histogram(ITL_BUCKETS_S)
+        self._itl, self._queue = Histogram(ITL_BUCKETS_S), Histogram(QUEUE_BUCKETS_S)
         self._interval = options.decode_log_interval
         self._moments = Moments()
         self._gauges = Gauges()
@@ -107,6 +123,8 @@ class SglangMetrics:
         totals["cached"] += entry.cached_tokens or 0
         totals["requests"] += 1
         self._e2e.observe(now - entry.accepted_s)
+        if entry.started_s is not None:
+            self._queue.observe(entry.started_s - entry.accepted_s)
         if entry.first_s is not None:
             self._ttft.observe(entry.first_s - entry.accepted_s)
             pauses = entry.output_tokens - len(reasons)
@@ -171,4 +189,5 @@ class SglangMetrics:
     def _histogram_lines(self) -> Iterable[str]:
         yield from self._page.histogram("sglang:time_to_first_token_seconds", self._ttft)
         yield from self._page.histogram("sglang:inter_token_latency_seconds", self._itl)
+        yield from self._page.histogram("sglang:queue_time_seconds", self._queue)
         yield from self._page.histogram("sglang:e2e_request_latency_seconds", self._e2e)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from loadgen.engine_server.answer import Answer, Segment
+from loadgen.engine_server.ask import Ask
 from loadgen.engine_server.shapes import (
     DONE,
     TEXT,
@@ -50,9 +51,9 @@ class Counting(Filled):
 class Chat(Counting):
     """`/v1/chat/completions`. Why the choices ended is said after the last of them."""
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = request_id
-        self.model = model
+        self.model = ask.model
         self.created = int(time.time())
         self._ends: list[bytes] = []
 
@@ -127,9 +128,9 @@ class Chat(Counting):
 class Completions(Counting):
     """`/v1/completions`."""
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = request_id
-        self.model = model
+        self.model = ask.model
         self.created = int(time.time())
 
     def begin(self, index: int, usage: bytes) -> list[bytes]:
@@ -173,7 +174,7 @@ class Generate(Filled):
     always_counts = shows_cached = True
     steady = False
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, ask: Ask) -> None:
         self.id = request_id
         self._said: dict[int, bytes] = {}
 
