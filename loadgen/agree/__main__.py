@@ -16,6 +16,7 @@ def agree(  # noqa: PLR0913  # one parameter per flag
         float | None, typer.Option(min=2, help="Length of the window; the warm-up comes before.")
     ] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second in all.")] = None,
+    fleet: Annotated[str | None, typer.Option(help="Shipped fleet or a file; default: the scenario's.")] = None,
     saturated: Annotated[bool, typer.Option("--saturated", help="Tolerances for more load than is served.")] = False,
     allow: Annotated[list[str] | None, typer.Option(help="A rule like V1: compare live runs that break it.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for what the runs leave.")] = None,
@@ -26,7 +27,14 @@ def agree(  # noqa: PLR0913  # one parameter per flag
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(RULES)}", param_hint="--allow")
     chosen = {"scenarios": tuple(scenario)} if scenario else {}
     options = AgreeOptions(
-        **chosen, runs=runs, seconds=seconds, rate=rate, saturated=saturated, allow=tuple(allow or ()), out=out
+        **chosen,
+        runs=runs,
+        seconds=seconds,
+        rate=rate,
+        fleet=fleet,
+        saturated=saturated,
+        allow=tuple(allow or ()),
+        out=out,
     )
     raise typer.Exit(agree_command(options))
 

@@ -114,14 +114,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return told | ({"max_total_tokens": spec.max_total_tokens} if spec.max_total_tokens else {})
 
 
-def case(name: str, seconds: float | None, rate: float | None) -> Case:
+def case(name: str, seconds: float | None, rate: float | None, fleet: str | None = None) -> Case:
     """The case of a standard scenario: its warm-up, so many seconds of its window, and no tail: live and simulated run
     to the last answer. None: as loadgen.md 10 has it. ScenarioError, FleetError."""
     scenario = standard(name)
     window_s = seconds or SECONDS.get(name, scenario.duration_s)
     scenario = msgspec.structs.replace(scenario, duration=duration(window_s), tail="0s")
     wanted = rate or RATES.get(name)
-    return _case(scenario if wanted is None else scenario.at_rate(wanted), scenario.fleet)
+    return _case(scenario if wanted is None else scenario.at_rate(wanted), fleet or scenario.fleet)
 
 
 def unloaded(like: Case) -> Case:

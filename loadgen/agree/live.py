@@ -29,10 +29,16 @@ from loadgen.report.folder import read_run
 from loadgen.report.parts import State
 from loadgen.sim.fleet import Flags, Group
 
-NOT_ENGINE_FLAGS = (
-    *("variant", "cap_when_alone", "chunked_prefill_size", "max_prefill_tokens"),
-    *("enable_mixed_chunk", "schedule_conservativeness"),
+# What a fleet's flags are called where they are not called as vLLM calls them; None: no engine can be given it.
+OF_VLLM = dict.fromkeys(
+    ("cap_when_alone", "chunked_prefill_size", "max_prefill_tokens", "enable_mixed_chunk", "schedule_conservativeness")
 )
+OF_SGLANG = {
+    "max_num_seqs": "max-running-requests",
+    "max_model_len": "context-length",
+    "max_num_queued_reqs": "max-queued-requests",
+    **dict.fromkeys(("cap_when_alone", "max_num_queued_tokens")),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,22 +146,39 @@ async def _start(case: Case, listeners: Listeners, processes: Processes, folder:
 def engine_argv(group: Group, port: int, control: int) -> tuple[str, ...]:
     """The command line of one process with all engines of a group. LiveError for flags that it cannot be given."""
     given, usual = msgspec.structs.asdict(group.flags), msgspec.structs.asdict(Flags())
-    set_here = {name: value for name, value in given.items() if value != usual[name]}
-    foreign = sorted(set(set_here) & set(NOT_ENGINE_FLAGS))
+    set_here = {name: value for name, value in given.items() if value != usual[name] and name != "variant"}
+    set_here |= {"max_model_len": group.flags.max_model_len}  # the engine's own default is the profile's
+    sglang = group.flags.variant == "sglang"
+    called = OF_SGLANG if sglang else OF_VLLM
+    foreign = sorted(name for name in set_here if name in called and called[name] is None)
     if foreign:
         raise LiveError(f"forebay engine takes no {foreign[0]}: engines {group.name} cannot run live", status=2)
-    switches = () if group.flags.enable_prefix_caching else ("--no-enable-prefix-caching",)
-    set_here.pop("enable_prefix_caching", None)
+    switches = _sglang_switches(set_here) if sglang else _vllm_switches(set_here)
     values = {"profile": group.profile, "port": port, "count": group.count, "control-port": control}
-    values |= {"max-model-len": group.flags.max_model_len}  # the engine's own default is the profile's
-    values |= {name.replace("_", "-"): value for name, value in set_here.items()}
-    markers = ("--allow-markers", "--enable-prompt-tokens-details")
-    return (*FOREBAY, "engine", *serving.flags(values), *markers, *switches)
+    values |= {called.get(name) or name.replace("_", "-"): value for name, value in set_here.items()}
+    return (*FOREBAY, "engine", *serving.flags(values), "--allow-markers", *switches)
+
+
+def _vllm_switches(flags: dict[str, Any]) -> tuple[str, ...]:
+    """Those that take no value; they are taken out of `flags`."""
+    cached = flags.pop("enable_prefix_caching", True)
+    return ("--enable-prompt-tokens-details", *(() if cached else ("--no-enable-prefix-caching",)))
+
+
+def _sglang_switches(flags: dict[str, Any]) -> tuple[str, ...]:
+    wanted = {
+        "--disable-radix-cache": not flags.pop("enable_prefix_caching", True),
+        "--enable-mixed-chunk": flags.pop("enable_mixed_chunk", False),
+        "--enable-priority-scheduling": flags.pop("scheduling_policy", "fcfs") == "priority",
+    }
+    always = ("--dialect", "sglang", "--enable-cache-report", "--enable-metrics")
+    return (*always, *(name for name, on in wanted.items() if on))
 
 
 def gateway_config(case: Case, listeners: Listeners, engines: list[Engine], journal: Path) -> dict[str, Any]:
     """The whole forebay.yaml."""
     contexts = [known.context_tokens for known in case.endpoints()]
+    variants = [group.flags.variant for group in case.fleet.engines for _ in range(group.count)]
     return {
         "version": 1,
         "listen": {"host": "127.0.0.1", "port": listeners.data},
@@ -165,13 +188,14 @@ def gateway_config(case: Case, listeners: Listeners, engines: list[Engine], jour
             {
                 "name": known.name,
                 "url": engine.url,
+                "engine": variant,
                 "pools": list(known.pools),
                 "max_seqs": known.max_seqs,
                 "max_prefill_tokens": known.max_prefill_tokens,
                 "long_lanes": known.long_lanes,
                 "long_prefill_cap": known.long_prefill_cap,
             }
-            for known, engine in zip(case.endpoints(), engines, strict=True)
+            for known, engine, variant in zip(case.endpoints(), engines, variants, strict=True)
         ],
         "admission": {"drain_lag_s": 0, "drain_grace_s": 2},
         "telemetry": {"journal": str(journal.resolve()), "log_level": "warning"},

@@ -35,6 +35,7 @@ class AgreeOptions(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 3
     seconds: float | None = None
     rate: float | None = None
+    fleet: str | None = None
     saturated: bool = False
     allow: tuple[str, ...] = ()
     out: Path | None = None
@@ -44,7 +45,7 @@ def agree_command(options: AgreeOptions) -> int:
     """Run everything and print a table for each case; the exit code."""
     screen = Console(stderr=True)
     try:
-        chosen = [cases.case(name, options.seconds, options.rate) for name in options.scenarios]
+        chosen = [cases.case(name, options.seconds, options.rate, options.fleet) for name in options.scenarios]
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_Command(options, screen).run(chosen))
     except (ScenarioError, FleetError) as error:

@@ -27,7 +27,7 @@ def on(fleet: str) -> Case:
 # ---- one configuration, read twice
 
 
-@pytest.mark.parametrize("fleet", ["mini2", "ref4-cap512", "ref4-64k", "pools22", "tp8"])
+@pytest.mark.parametrize("fleet", ["mini2", "mini2-sglang", "ref4-cap512", "ref4-64k", "pools22", "tp8"])
 def test_the_gateway_reads_in_the_configuration_what_the_simulator_does(fleet: str, tmp_path: Path) -> None:
     made = on(fleet)
     engines = [
@@ -54,9 +54,42 @@ def test_an_engine_gets_the_flags_of_its_fleet() -> None:
 
 def test_an_engine_that_cannot_run_live_is_refused() -> None:
     group = fleets.load("mini2").engines[0]
-    sglang = msgspec.structs.replace(group, flags=msgspec.structs.replace(group.flags, variant="sglang"))
-    with pytest.raises(LiveError, match="variant"):
-        engine_argv(sglang, 8000, 9000)
+    for foreign, fields in (
+        ("cap_when_alone", {"cap_when_alone": True}),
+        ("enable_mixed_chunk", {"enable_mixed_chunk": True}),
+        ("max_num_queued_tokens", {"variant": "sglang", "max_num_queued_tokens": 9}),
+    ):
+        flags = msgspec.structs.replace(
+            fleets.load("mini2-sglang").engines[0].flags, variant="vllm", chunked_prefill_size=8192
+        )
+        odd = msgspec.structs.replace(group, flags=msgspec.structs.replace(flags, **fields))
+        with pytest.raises(LiveError, match=foreign):
+            engine_argv(odd, 8000, 9000)
+
+
+def test_an_engine_of_sglangs_gets_sglangs_flags(tmp_path: Path) -> None:
+    flags = msgspec.structs.replace(
+        fleets.load("ref4-sglang").engines[0].flags,
+        enable_prefix_caching=False,
+        max_num_queued_reqs=9,
+        scheduling_policy="priority",
+    )
+    words = engine_argv(msgspec.structs.replace(fleets.load("ref4-sglang").engines[0], flags=flags), 8000, 9000)
+    switches = {
+        "--enable-mixed-chunk",
+        "--disable-radix-cache",
+        "--enable-priority-scheduling",
+        "--enable-metrics",
+        "--enable-cache-report",
+    }
+    assert switches <= set(words)
+    for pair in (("--dialect", "sglang"), ("--max-running-requests", "256"), ("--context-length", "32768"),
+                 ("--chunked-prefill-size", "2048"), ("--max-queued-requests", "9")):  # fmt: skip
+        assert words[words.index(pair[0]) + 1] == pair[1]
+    made = on("mini2-sglang")
+    engines = [Engine(name=known.name, url="http://127.0.0.1:8000", control="") for known in made.endpoints()]
+    written = gateway_config(made, Listeners(data=7000, admin=7001), engines, tmp_path / "journal.jsonl")
+    assert {endpoint["engine"] for endpoint in written["endpoints"]} == {"sglang"}
 
 
 # ---- tenants
