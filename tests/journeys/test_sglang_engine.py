@@ -221,6 +221,24 @@ async def test_a_long_prompt_that_keeps_health_waiting_takes_no_engine_out(tmp_p
         assert (await asked).status == 200
 
 
+async def test_figures_that_stand_still_when_all_is_done_hold_nobody_back(tmp_path: Path) -> None:
+    slow = ("--decode-log-interval", "40", "--max-running-requests", "1")
+    async with Engine(tmp_path, arguments=[*SGLANG, *slow]) as engine:
+        settings = fleet(engine.url)
+        settings["endpoints"][0]["max_seqs"] = 1
+        async with Gateway(settings, tmp_path) as gateway, holding(gateway):
+            await gateway.wait_up(1)
+            for number in range(6):
+                body = {"model": "m", "messages": said(f"{number} [[fb out=20]]")}
+                answer = await exchange(gateway.port, wire.request("/v1/chat/completions", body))
+                [waited] = [value for name, value in answer.headers if name == b"x-forebay-queue-ms"]
+                assert answer.status == 200 and int(waited) < 2_000, "the engine says that one still runs"
+                await asyncio.sleep(0.5)
+            page = (await exchange(engine.port, b"GET /metrics HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n")).body
+            (shown,) = [line for line in page.splitlines() if line.startswith(b"sglang:num_running_reqs{")]
+            assert shown.endswith(b" 1.0"), "for half a minute"
+
+
 async def test_an_engine_that_drains_ends_its_streams_and_gets_no_more(tmp_path: Path) -> None:
     async with Engine(tmp_path, arguments=SGLANG) as engine, Gateway(fleet(engine.url), tmp_path) as gateway:
         await gateway.wait_up(1)
