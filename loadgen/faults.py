@@ -39,6 +39,7 @@ KINDS: Mapping[str, Kind] = {
     "slow_accept": Kind(stage=Stage.CONNECT, value=True),  # ms
     "idle_close": Kind(stage=Stage.CONNECT, value=True),  # s
     "max_conns": Kind(stage=Stage.CONNECT, value=True),
+    "port_in_use": Kind(stage=Stage.CONNECT),  # when it starts
     "status": Kind(stage=Stage.HEAD, value=True, keys=frozenset({"retry_after"})),
     "hang": Kind(stage=Stage.HEAD),
     "startup": Kind(stage=Stage.HEAD, value=True),  # s of 503 on everything

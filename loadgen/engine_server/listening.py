@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Callable
 
@@ -29,7 +31,9 @@ class Listening:
         self._opening = False
 
     async def open(self) -> None:
-        """Bind and listen; the port is known afterwards. Raises OSError if it is taken."""
+        """Bind and listen; the port is known afterwards. Raises OSError if it is taken, or said to be."""
+        if self._faults.find("port_in_use") is not None:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         if not self._refusing():
             await self._serve(self._bind())
         else:

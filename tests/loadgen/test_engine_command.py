@@ -77,6 +77,8 @@ def test_a_busy_port_is_named() -> None:
         done = subprocess.run([sys.executable, "-c", START, "--port", port], capture_output=True, text=True)
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr
+    said = subprocess.run([sys.executable, "-c", START, "--fault", "port_in_use"], capture_output=True, text=True)
+    assert (said.returncode, "Address already in use" in said.stderr) == (1, True)
 
 
 def test_a_busy_port_for_kv_events_is_named_and_without_pyzmq_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
