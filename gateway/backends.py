@@ -15,6 +15,7 @@ from gateway.describe import SPARSEST_BYTES_PER_TOKEN, takes
 from gateway.dialects.routes import ROUTES, Route
 from gateway.engines import ENGINES
 from gateway.errors import GatewayError
+from gateway.http.coalesce import Coalescer
 from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
@@ -33,13 +34,17 @@ class CrossedPartition(Exception):
 class Backend:
     """One endpoint as the data plane sees it. `hide`: what of it no client may read."""
 
-    def __init__(self, endpoint: Endpoint, version: str, suspect: Callable[[str], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, version: str, suspect: Callable[[str], None], coalescer: Coalescer
+    ) -> None:
         self.name = endpoint.name
         self.partition = endpoint.partition
         self.engine = ENGINES[endpoint.engine]
         self.hide = (endpoint.host.encode(), endpoint.authority.encode(), endpoint.name.encode())
         self.connections = EndpointConnections(
-            Address(endpoint.host, endpoint.port), tls=ssl.create_default_context() if endpoint.tls else None
+            Address(endpoint.host, endpoint.port),
+            coalescer,
+            tls=ssl.create_default_context() if endpoint.tls else None,
         )
         self._endpoint = endpoint
         self._version = version
@@ -99,12 +104,14 @@ class Backends:
     def __init__(self, config: Config, version: str, suspect: Callable[[str], None]) -> None:
         self._version = version
         self._suspect = suspect
+        self._coalescer = Coalescer()
         self._retired: list[Backend] = []  # requests are still on their way there
         self.by_name: Mapping[str, Backend] = {}
         self.change(config)
 
     def change(self, config: Config) -> None:
         """These are the endpoints now. What runs on one that is gone ends there."""
+        self._coalescer.change(config.upstream.coalesce_s)
         before = self.by_name
         self.by_name = {each.name: self._backend(each, before.get(each.name)) for each in config.endpoints}
         for name, backend in before.items():
@@ -115,7 +122,9 @@ class Backends:
             backend.change(config.timeouts)
 
     def _backend(self, endpoint: Endpoint, known: Backend | None) -> Backend:
-        return known if known and known.stands_for(endpoint) else Backend(endpoint, self._version, self._suspect)
+        if known is not None and known.stands_for(endpoint):
+            return known
+        return Backend(endpoint, self._version, self._suspect, self._coalescer)
 
     def sweep(self, now: float) -> None:
         """Close connections that have been idle for too long."""

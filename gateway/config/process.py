@@ -114,6 +114,11 @@ class Upstream(Section):
     scrape_s: Annotated[float, Number(0.05, 60)] = Field(
         1.0, description="Period in which engines are asked for their metrics, those that have any."
     )
+    coalesce_s: Annotated[float, Number(0, 0.01)] = Field(
+        0.001,
+        description="While one stream brings several reads within so long, and the process is not busy, it rests for that time"
+        " after each turn and reads at once what has come meanwhile: less CPU, for tokens that may come so much later. 0: never.",
+    )
 
 
 class Retries(Section):

@@ -6,6 +6,7 @@ import ssl
 from time import monotonic
 from typing import cast
 
+from gateway.http.coalesce import Coalescer
 from gateway.http.known import KnownHead, learn
 from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
@@ -18,8 +19,9 @@ class ConnectFailed(Exception):
 class EndpointConnections:
     """The connections to one endpoint: those that are idle, newest last, and how many are open."""
 
-    def __init__(self, address: Address, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: Address, coalescer: Coalescer, *, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
+        self.coalescer = coalescer
         self.idle_s = 0.0  # how long an idle one is kept; 0: none is
         self._tls = tls
         self._idle: list[UpstreamConnection] = []

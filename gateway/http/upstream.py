@@ -10,10 +10,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
+from time import monotonic
 from typing import Final, Protocol, cast
 
 import httptools
 
+from gateway.http.coalesce import Coalescer
 from gateway.http.known import KnownHead
 
 HEAD_BYTES: Final = 65536
@@ -48,6 +50,7 @@ class Sink(Protocol):
 class Pool(Protocol):
     """Where a connection belongs."""
 
+    coalescer: Coalescer
     known: KnownHead[dict[bytes, bytes]] | None  # the head of this engine's last whole answer
 
     def opened(self, connection: "UpstreamConnection") -> None:
@@ -85,6 +88,7 @@ class UpstreamConnection:
     __slots__ = (
         "_at_chunk",
         "_body_pieces",
+        "_coalescer",
         "_excess",
         "_fields",
         "_head_bytes",
@@ -95,6 +99,7 @@ class UpstreamConnection:
         "_pieces",
         "_pool",
         "_progress",
+        "_read_s",
         "_unread",
         "idle_since_s",
         "on_body",
@@ -107,6 +112,8 @@ class UpstreamConnection:
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
+        self._coalescer = pool.coalescer
+        self._read_s = 0.0  # when the last piece of an answer under way came
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser: no frame of ours for each chunk of a burst
         self._parser = httptools.HttpResponseParser(self)
@@ -192,6 +199,11 @@ class UpstreamConnection:
         """It has read on."""
 
     def data_received(self, data: bytes) -> None:
+        if self._progress is _BODY:
+            now = monotonic()
+            if now - self._read_s < self._coalescer.hot_s:
+                self._coalescer.hot()
+            self._read_s = now
         at_chunk = self._at_chunk
         if at_chunk is not None and at_chunk(data):
             return  # the parser still stands between two chunks

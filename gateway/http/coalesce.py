@@ -1,0 +1,40 @@
+"""Streams that come in many small reads are read less often: the loop rests for a moment, and what comes meanwhile is one
+read. To wake up, ask what there is, and wake whoever gets it costs more than to relay a token; so network cards coalesce
+their interrupts. (ADR 22 has what it gains, and where nothing.)
+"""
+
+import asyncio
+from time import monotonic, sleep, thread_time
+from typing import Final
+
+HOT: Final = 2.0  # rests: what comes so soon after the read before it on the same stream could have come with it
+MOST_BUSY: Final = 0.5  # part of the time in which the loop may have worked: more has come each time a busy one looks
+
+
+class Coalescer:
+    """Lets one event loop rest after a turn in which reads of a stream followed each other within `hot_s`."""
+
+    __slots__ = ("_due", "_looked_s", "_rest_s", "_worked_s", "hot_s")
+
+    def __init__(self) -> None:
+        self._due = False
+        self._looked_s = self._worked_s = 0.0  # clock and processor time of this thread at the last look
+        self._rest_s = self.hot_s = 0.0
+
+    def change(self, rest_s: float) -> None:
+        """The loop may rest for so long; 0: never."""
+        self._rest_s, self.hot_s = rest_s, HOT * rest_s
+
+    def hot(self) -> None:
+        """There was such a read."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._rest)  # when all that this turn has read is written
+
+    def _rest(self) -> None:
+        self._due = False
+        now, worked_s = monotonic(), thread_time()
+        idle = worked_s - self._worked_s < MOST_BUSY * (now - self._looked_s)
+        self._looked_s, self._worked_s = now, worked_s
+        if idle:
+            sleep(self._rest_s)
