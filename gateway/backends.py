@@ -34,9 +34,7 @@ class CrossedPartition(Exception):
 class Backend:
     """One endpoint as the data plane sees it. `hide`: what of it no client may read."""
 
-    def __init__(
-        self, endpoint: Endpoint, version: str, suspect: Callable[[str], None], coalescer: Coalescer
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, version: str, suspect: Callable[[str], None], coalescer: Coalescer) -> None:
         self.name = endpoint.name
         self.partition = endpoint.partition
         self.engine = ENGINES[endpoint.engine]

@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gateway.http import coalesce
 from tests.kit import wire
 from tests.kit.gateway import Metrics
 from tests.kit.http_reader import Response
@@ -231,6 +234,21 @@ async def scrape_period(directory: Path) -> None:
 
         one.engine.metrics = counted
         await soon(lambda: scrapes >= 5, 3, "it is asked for its metrics")
+
+
+@holds("upstream.coalesce_s")
+async def rest_of_the_loop(directory: Path) -> None:
+    """Gateway and engine share a loop here, so only how long it rests can be seen."""
+    rests: list[float] = []
+    words = [
+        Wait(0.001) if at % 2 else step for step in wire.stream(wire.events("chat", ["a"] * 50)) for at in range(2)
+    ]
+    async with served(directory, upstream={"coalesce_s": 0.004}) as one:
+        one.engine.answer = lambda seen: words
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coalesce, "sleep", rests.append)
+            assert (await ask(one, stream=True)).status == 200
+    assert set(rests) == {0.004}
 
 
 # -- bounds of messages ------------------------------------------------------------------------------------------------
