@@ -342,5 +342,5 @@ E19 = Experiment(
             at_most=1.1,
         ),
     ),
-    notes=("Quotas of tenants, which would refuse the aggressor, are not simulated: this is fairness alone.",),
+    notes=("The tenants have no limits, which would hold the aggressor back: this is fairness alone.",),
 )
