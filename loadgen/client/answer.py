@@ -139,7 +139,8 @@ class Refusal:
     def end(self, *, complete: bool) -> Outcome:
         """What it was, complete or not: the status said it."""
         sample = self._sample
-        sample.reason = sample.reason or _reason_of(b"".join(self._pieces))
+        said = _reason_of(b"".join(self._pieces))
+        sample.reason = sample.reason or said.removeprefix(f"{sample.status} ")
         return _refused(sample.status, sample.reason)
 
 

@@ -267,7 +267,9 @@ class Events:
 
 
 def words(error: object) -> str:
-    """The code of an error, else the first 80 characters of what it says."""
+    """The code of an error, else what it says; both where the code is a number (vLLM). At most 80 characters."""
     if isinstance(error, dict):
-        error = error.get("code") or error.get("message") or error.get("type") or "an error without a word"
+        code, said = error.get("code"), error.get("message") or error.get("type")
+        number = str(code) if str(code).isdigit() else ""
+        error = f"{number} {said or ''}".strip() if number else code or said or "an error without a word"
     return str(error)[:80]

@@ -45,7 +45,8 @@ class Target:
         place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
         object.__setattr__(self, "shown", f"{parts.scheme}://{place}{parts.path.rstrip('/')}")
         if parts.scheme not in ("http", "https") or not host:
-            raise ClientError(f"{self.shown!r} is no URL of a server: it begins with http:// or https:// and a host")
+            told = self.shown if parts.netloc else self.url.rpartition("@")[2].partition("?")[0]
+            raise ClientError(f"{told!r} is no URL of a server: it begins with http:// or https:// and a host")
         if self.api not in APIS:
             raise ClientError(f"{self.api!r} is no API of a server: there are {', '.join(APIS)}")
         for name, value in (("API key", self.key), *self.headers.items()):

@@ -58,7 +58,7 @@ def always(*steps: Step) -> Any:
         (429, "quota_tokens", "", Outcome.REJECTED_QUOTA, "quota_tokens"),
         (429, "queue_full", "", Outcome.REJECTED_CAPACITY, "queue_full"),
         (503, "overloaded", "", Outcome.REJECTED_CAPACITY, "overloaded"),
-        (503, "", '{"error":{"code":503,"message":"full"}}', Outcome.REJECTED_CAPACITY, "503"),
+        (503, "", '{"error":{"code":503,"message":"full"}}', Outcome.REJECTED_CAPACITY, "full"),
         (529, "queue_timeout", "", Outcome.REJECTED_CAPACITY, "queue_timeout"),
         (400, "", '{"error":{"message":"too long"}}', Outcome.ERROR_STATUS, "too long"),
         (404, "", "x" * 200, Outcome.ERROR_STATUS, "x" * 80),
@@ -379,7 +379,8 @@ async def test_a_path_prefix_and_a_password_of_the_url_are_used_and_never_shown(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"url": "localhost:8000"}, "begins with http://"),
+        ({"url": "localhost:8000"}, "^'localhost:8000' is no URL of a server: it begins with http://"),
+        ({"url": "me:cret@10.0.0.1:80?key=1"}, "^'10.0.0.1:80' is no URL"),
         ({"url": "http://h:port"}, "cannot be read"),
         ({"url": "http://h", "api": "embeddings"}, "chat, completions, responses, messages"),
         ({"url": "http://h", "key": "a\r\nhost: b"}, "no header can carry"),

@@ -151,7 +151,7 @@ BAD: list[tuple[Api, list[bytes], Outcome, str]] = [
     ("chat", [chunk(content="a"), wire.event({"error": {"message": "died", "code": "backend_stall"}})],
      Outcome.ERROR_STREAM, "backend_stall"),
     ("chat", [chunk(content="a"), wire.event({"error": {"message": "died", "code": 500}}), DONE],
-     Outcome.ERROR_STREAM, "500"),
+     Outcome.ERROR_STREAM, "500 died"),
     ("chat", [wire.event({"object": "error", "message": "out of memory", "code": None})],
      Outcome.ERROR_STREAM, "out of memory"),
     ("chat", [chunk(content="a"), chunk("abort"), DONE], Outcome.ERROR_STREAM, "abort"),
