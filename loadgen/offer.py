@@ -123,7 +123,7 @@ def _more(scenario: Scenario, summary: Summary) -> Iterable[str]:
     if len(summary.classes) > 1:
         yield "classes: " + ", ".join(f"{name} {summary.classes[name]:,}" for name in scenario.classes)
     if totals.sessions:
-        yield f"sessions: {totals.sessions:,}, {totals.requests / totals.sessions:.1f} requests each"
+        yield f"sessions: {totals.sessions:,}, {summary.in_sessions / totals.sessions:.1f} requests each"
     if summary.turns:
         yield f"thinking: {summary.think_s / summary.turns:.1f} s before a later request, on average"
     if scenario.salt == "none":

@@ -182,9 +182,11 @@ class Scenario(Fields, frozen=True):
         return next(fitting)
 
     def source(self, tenant: str) -> Tenant:
-        """The tenant of that name, or the one whose trace brings names of its own."""
+        """The tenant of that name, or the one whose trace brings names of its own; ScenarioError if there is neither."""
         named = [one for one in self.tenants if one.name == tenant]
         splits = [one for one in self.tenants if isinstance(one.arrivals, Trace) and one.arrivals.tenant_field]
+        if not (named or splits):
+            raise ScenarioError(f"scenario {self.name} has no tenant {tenant}")
         return (named or splits)[0]
 
     def goal(self, tenant: str, cls: str) -> Goal:

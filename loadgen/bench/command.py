@@ -85,10 +85,9 @@ class _Command:
     async def _search(self, course: Course) -> int:
         scenario = self._plan.scenario
         found = await find_max_rate(course, scenario, seed_of(self._options, scenario), self._folder)
-        if found is None:
-            self._say(f"interrupted; the probes so far: {self._folder}")
-            return Exit.INTERRUPTED
         output.searched(found, (f"Files: {self._folder}",), self._options)
+        if found.interrupted:
+            return Exit.INTERRUPTED
         if found.limited or not found.judged:
             return Exit.INVALID
         return Exit.MET if found.scale else Exit.MISSED

@@ -4,6 +4,7 @@ Every probe is a run of its own with its own folder. One that can no longer pass
 ends the search, because beyond it the client is measured. Between probes the server may empty its queues.
 """
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,8 @@ CLIENT_LIMIT = "client limit reached"
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The answer: the highest scale and rate that pass on all seeds (0: none does), the lowest scale that failed.
 
-    `report` is of the highest that passed, or of the last probe. `limited`: the client could not do more.
+    `report` is of the highest that passed, or of the last probe. `limited`: the client could not do more;
+    `interrupted`: the user did not want more.
     """
 
     scale: float
@@ -38,6 +40,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     probes: tuple[RateProbe, ...]
     report: Report
     limited: bool
+    interrupted: bool = False
 
     @property
     def judged(self) -> bool:
@@ -52,8 +55,8 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool
 
 
-async def find_max_rate(course: Course, scenario: Scenario, seed: int, folder: Path) -> Found | None:
-    """Search; None when it was interrupted. Each probe has a folder in `folder`, which gets the report at the end."""
+async def find_max_rate(course: Course, scenario: Scenario, seed: int, folder: Path) -> Found:
+    """Search. Each probe has a folder in `folder`, which gets the report at the end."""
     return await _Search(course, scenario, folder).run(seed)
 
 
@@ -65,14 +68,14 @@ class _Search:
         self._folder = folder
         self._made: list[_Made] = []
 
-    async def run(self, seed: int) -> Found | None:
+    async def run(self, seed: int) -> Found:
         search = steps(seed, self._course.options.start)
         wanted = next(search)
         while True:
             made = await self._probe(*wanted)
             self._made.append(made)
             if self._course.stop.asked:
-                return None
+                return msgspec.structs.replace(self._found(_known(self._made), limited=False), interrupted=True)
             if not made.trusted:
                 return self._found(_known(self._made), limited=True)
             try:
@@ -147,7 +150,7 @@ def _known(made: list[_Made]) -> tuple[float, float]:
     """The highest scale that has passed on the first seed, and the lowest that has not, when a search ends early."""
     passed = [one.probe.scale for one in made if one.probe.passed]
     failed = [one.probe.scale for one in made if not one.probe.passed]
-    return max(passed, default=0.0), min(failed)
+    return max(passed, default=0.0), min(failed, default=math.inf)
 
 
 def _why(report: Report) -> str:

@@ -70,6 +70,9 @@ def searched(search: Found, notes: Sequence[str], options: BenchOptions) -> None
 def answer(search: Found) -> str:
     """In a sentence."""
     name = search.report.name
+    if search.interrupted:
+        passed = f"x {search.scale:.3g} has passed" if search.scale else "no rate has passed yet"
+        return f"{name}: INTERRUPTED: {passed}"
     if search.limited:
         known = f"; x {search.scale:.3g} has passed" if search.scale else ""
         return f"{name}: INVALID: {CLIENT_LIMIT} at x {search.probes[-1].scale:.3g}, {search.probes[-1].why}{known}"

@@ -203,8 +203,11 @@ class _Preflight:
         elif sample.outcome is Outcome.ERROR_CONNECT:
             where += "; is the server there, and is that its address?"
         elif sample.status == 404:
-            have = ", ".join(card.id for card in self._cards.get(tenant, ())) or "no model"
-            where += f"; for this tenant /v1/models has {have} (--model)"
+            have = [card.id for card in self._cards.get(tenant, ())]
+            if target.model in have:
+                where += f"; does it speak {target.api} (--api)?"
+            else:
+                where += f"; for this tenant /v1/models has {', '.join(have) or 'no model'} (--model)"
         elif sample.outcome in REJECTED:
             where += f"; refused {BUSY_TRIES} times: is it busy with other load, or is the tenant's quota used up?"
         return BenchError(where, Exit.UNREACHABLE)

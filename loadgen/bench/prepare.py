@@ -12,7 +12,7 @@ from loadgen.bench.extra import PROBE
 from loadgen.bench.keys import Keys, keys
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Asked
-from loadgen.scenario import Scenario
+from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build, planned_in, saved
 from loadgen.workload.fields import duration
 
@@ -41,11 +41,21 @@ def scenario_of(options: BenchOptions) -> Scenario:
 def schedule_of(options: BenchOptions, scenario: Scenario, file: Path | None = None) -> Schedule:
     """What is sent: the saved one, or drawn from the scenario; a large one is written to `file`. ScenarioError."""
     if options.schedule is not None:
-        return saved(options.schedule)
+        return _fitting(saved(options.schedule), scenario, options.schedule)
     seed = seed_of(options, scenario)
     if file is not None and scenario.rate * scenario.total_s > LARGE:
         return planned_in(file, scenario, seed)
     return build(scenario, seed)
+
+
+def _fitting(schedule: Schedule, scenario: Scenario, file: Path) -> Schedule:
+    """The schedule, whose tenants have their goals, keys and weights from the scenario. BenchError where it has others."""
+    try:
+        for tenant in schedule.totals.tenants:
+            scenario.source(tenant)
+    except ScenarioError as error:
+        raise BenchError(f"--schedule {file}: it was made of {schedule.name}, and {error}") from error
+    return schedule
 
 
 def planned(options: BenchOptions, scenario: Scenario, file: Path) -> Plan:

@@ -37,7 +37,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 class Summary:
     """Counts what is fed to it. `inputs` and `outputs`: how many measured requests have how many tokens.
 
-    `think_s` and `turns`: seconds of thinking in all, and how often somebody thinks.
+    `think_s` and `turns`: seconds of thinking in all, and how often somebody thinks; `in_sessions`: requests of conversations.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Summary:
         self.outputs: Counter[int] = Counter()
         self.classes: Counter[str] = Counter()
         self.think_s = 0.0
-        self.turns = 0
+        self.turns = self.in_sessions = 0
         self._last_s = 0.0
         self._tenants: Counter[str] = Counter()
         self._ideal = Ideal()
@@ -57,6 +57,7 @@ class Summary:
         counts = self._counts
         counts["input_tokens"] += planned.input_tokens
         counts["output_tokens"] += planned.answer_tokens
+        self.in_sessions += bool(planned.session)
         counts["sessions"] += bool(planned.session) and (planned.turn == 0 or planned.after is None)
         if planned.measured:
             counts["measured"] += 1

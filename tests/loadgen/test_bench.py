@@ -17,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.bench.__main__ import app
+from loadgen.scenario import standard
+from loadgen.schedule import build
 from tests.kit.engines import Engine
 from tests.kit.processes import ROOT, Child, free_ports, python, until
 from tests.loadgen.benching import BUSY, KEYS, REQUESTS, TINY, Done, bench, command, ended, simulated, started
@@ -246,6 +248,18 @@ async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, t
     assert "interrupted" in done.out
 
 
+async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: Engine, tmp_path: Path) -> None:
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "3", "--probe-requests", "1")
+    child = started(tmp_path, "--url", engine.url, "--no-html", *search, *BUSY)
+    second = tmp_path / "out" / "probe-02" / "requests.jsonl"
+    await until(lambda: second.exists() and second.read_bytes().count(b"\n") > 5, 60, "there is no second probe")
+    child.signal(signal.SIGINT)
+    done = await ended(child, tmp_path, 20)
+    assert done.code == 130, done.err
+    assert "INTERRUPTED" in done.out and "Traceback" not in done.err
+    assert len(done.report["search"]) == 2
+
+
 async def test_ctrl_c_in_the_warm_up_leaves_a_report_of_nothing(engine: Engine, tmp_path: Path) -> None:
     child = started(tmp_path, "--url", engine.url, "--no-html", "--set", "warmup=60s", *BUSY)
     await interrupted(child, 1, 3)
@@ -284,6 +298,18 @@ def test_a_dry_run_sends_nothing(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert f"{2 * REQUESTS} requests" in done.stdout
     assert not out.exists()
+
+
+def test_a_schedule_of_another_scenario_is_refused_with_the_tenant_that_is_missing(tmp_path: Path) -> None:
+    schedule, file = tmp_path / "schedule.jsonl.gz", tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    build(standard("headline").lasting(10), 1).write(schedule)  # of a tenant chat, which tiny has too
+    assert CliRunner().invoke(app, [str(file), "--schedule", str(schedule), "--dry-run"]).exit_code == 0
+    build(standard("mixed-lengths").lasting(10), 1).write(schedule)
+    for more in (["--dry-run"], ["--url", "http://127.0.0.1:9"]):
+        done = CliRunner().invoke(app, [str(file), "--schedule", str(schedule), "--out", str(tmp_path / "out"), *more])
+        assert done.exit_code == 2
+        assert "it was made of mixed-lengths, and scenario tiny has no tenant docs" in done.stderr
 
 
 async def test_a_saved_schedule_is_sent_as_it_is(engine: Engine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadgen import offer
@@ -95,6 +96,11 @@ def test_what_would_be_offered_is_told_with_its_lengths_sharing_and_tenants() ->
         f"schedule: sha256 {plan.digest()}",
     ):
         assert said in text
+    both = msgspec.structs.replace(one, tenants=(*one.tenants, standard("smoke").tenants[1]))
+    plan = build(both, 7)
+    each = sum(bool(one.session) for one in plan.requests) / plan.totals.sessions
+    assert each < len(plan.requests) / plan.totals.sessions - 1, "many belong to no conversation"
+    assert f"sessions: {plan.totals.sessions}, {each:.1f} requests each" in offer.described(both, plan)
     several = offer.described(standard("smoke"), build(standard("smoke"), 7))
     assert "tenants: 2; chat 70.0%, jobs 30.0%" in several
     assert "at most, in a closed loop" in offer.described(
