@@ -7,6 +7,7 @@ from operator import attrgetter
 from loadgen.bench.validity import Counted, Evidence, judged
 from loadgen.report.folder import Health, Run, Scrape
 from loadgen.report.parts import Validity
+from loadgen.report.record import Sample
 from loadgen.report.run import RunReport
 
 CPU_SECONDS = 5  # V4 is of so long
@@ -22,7 +23,7 @@ def evidence(run: Run, made: RunReport) -> Evidence:
     last = run.health[-1] if run.health else None
     lags = [one.emit_lag_p99_ms for one in _lasts(run.scrapes) if one.emit_lag_p99_ms is not None]
     return Evidence(
-        samples=run.samples,
+        samples=_known(run),
         probes=run.probes,
         window_s=run.window_s,
         least_ttft_ms=min(goal.slo.ttft.base_ms for goal in run.basis.goals),
@@ -36,6 +37,11 @@ def evidence(run: Run, made: RunReport) -> Evidence:
         emit_lag_ms=max(lags, default=None),
         server=_server(run),
     )
+
+
+def _known(run: Run) -> Sequence[Sample]:
+    """All requests; of a run that was killed those that left a line: whether the others had been sent nobody knows."""
+    return run.samples if run.basis.ending else [one for one in run.samples if one.end_s > 0]
 
 
 def _busiest(health: Sequence[Health]) -> float | None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from loadgen.report import document
 from loadgen.report.compare import METRICS, Comparison, Row, compare, refusals
-from loadgen.report.compare_table import changed, how, table
+from loadgen.report.compare_table import cautions, changed, how, table
 from loadgen.report.document import Report, ReportError
 from loadgen.report.gates import DEFAULT, Gate, GateError, failures, gate
 
@@ -105,11 +105,14 @@ class _Command:
                 page.print(Text(f"FAILED {one.text}: {row.cell} {row.metric} {changed(row)}"), style="bold red")
             if not broken:
                 page.print(Text(f"passed: {', '.join(one.text for one in self._gates)}"), style="green")
+        for told in cautions(self._names, self._reports):
+            page.print(Text(f"! {told}", style="yellow"))
 
     def _print_json(self, made: Sequence[Comparison], failed: Sequence[Sequence[tuple[Gate, Row]]]) -> None:
         told = {
             "schema": "forebay.compare/1",
             "baseline": self._names[0],
+            "warnings": list(cautions(self._names, self._reports)),
             "comparisons": [
                 {
                     "file": name,

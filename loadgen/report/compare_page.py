@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from loadgen.report import drawing as on
 from loadgen.report import markup
 from loadgen.report.compare import METRICS, Comparison, Row, Verdict
-from loadgen.report.compare_table import between, changed, how, named, value
+from loadgen.report.compare_table import between, cautions, changed, how, named, value
 from loadgen.report.document import Report
 from loadgen.report.drawing import BAD, FAINT, GOOD, INK, SERIES, drawn, legend
 from loadgen.report.parts import Curve
@@ -29,6 +29,9 @@ def page(names: Sequence[str], reports: Sequence[Report], made: Sequence[Compari
 
 def _body(names: Sequence[str], reports: Sequence[Report], made: Sequence[Comparison]) -> Iterator[str]:
     yield f"<h1>{markup.escape(reports[0].name)}: {markup.escape(names[0])} is the measure</h1>"
+    told = [f"<li>{markup.escape(one)}</li>" for one in cautions(names, reports)]
+    if told:
+        yield f"<ul>{''.join(told)}</ul>"
     for place, (name, comparison) in enumerate(zip(names[1:], made, strict=True)):
         yield f"<h2>{markup.escape(name)}</h2>"
         yield markup.paragraph(how(comparison), "soft")

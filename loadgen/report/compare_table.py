@@ -1,11 +1,14 @@
 """A comparison for people: the table, and what stands in its cells."""
 
+from collections.abc import Iterator, Sequence
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.compare import METRICS, Comparison, Metric, Row, Verdict
 from loadgen.report.console import ms
+from loadgen.report.document import Report
 
 _STYLES = {Verdict.BETTER: "green", Verdict.WORSE: "bold red", Verdict.UNDECIDED: "dim", Verdict.SAME: ""}
 
@@ -15,6 +18,11 @@ def how(comparison: Comparison) -> str:
     if comparison.paired:
         return "The same schedule: compared in pairs, 10 s by 10 s; 95 % intervals of the change."
     return "UNPAIRED: schedules differ, so do the requests; 95 % intervals of the change are wider for it."
+
+
+def cautions(names: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
+    """What each run warns of: rules it was allowed to break, a cache that was warm, overload."""
+    return (f"{name}: {told}" for name, report in zip(names, reports, strict=True) for told in report.warnings)
 
 
 def table(comparison: Comparison) -> Table:

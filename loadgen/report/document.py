@@ -78,6 +78,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     classes: dict[str, Figures]
     ends: tuple[End, ...]
+    outcomes: dict[str, int] = {}
     in_flight: Balance
     fairness: Fairness
     client: ClientHealth

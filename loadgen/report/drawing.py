@@ -80,12 +80,16 @@ def drawn(name: str, rows: int = 1, height_in: float = HEIGHT_IN, shared: bool =
 
 
 def legend(axes: Axes, columns: int = 4) -> None:
-    """Above the axes, where it hides nothing."""
-    if axes.get_legend_handles_labels()[0]:
+    """Above the axes, where it hides nothing. Long names get fewer columns: the picture shrinks to what a legend leaves."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        longest = max(map(len, labels))
         axes.legend(
+            handles,
+            [label if len(label) <= _LABEL else "..." + label[3 - _LABEL :] for label in labels],
             loc="lower left",
             bbox_to_anchor=(0.0, 1.0),
-            ncols=columns,
+            ncols=max(1, min(columns, _ROOM // (longest + _MARK))),
             borderaxespad=0.2,
             columnspacing=1.2,
             markerscale=2,
@@ -157,6 +161,7 @@ def finite(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None or value == math.inf else value for value in values]
 
 
+_ROOM, _MARK, _LABEL = 85, 5, 72  # characters of a legend's line, of the mark before a label, of a label
 _DROPPED = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 _NAMESPACE = re.compile(r' xmlns(?::\w+)?="[^"]*"')
 _ID = re.compile(r'(\bid="|url\(#|href="#)')

@@ -17,6 +17,7 @@ from loadgen.report.timeline import client_health, loads, timeline
 from loadgen.report.times import Times, spread
 
 REASON_CHARACTERS = 80
+_Use = tuple[float, float, float, float, float | None]  # requests; tokens of prompts, cached, of answers; preemptions
 
 
 def make(run: Run, rules: Rules) -> Report:
@@ -54,6 +55,7 @@ def make(run: Run, rules: Rules) -> Report:
         cells=cells,
         classes=figures.classes,
         ends=_ends(run.samples),
+        outcomes=_outcomes(run.samples),
         in_flight=figures.balance,
         fairness=fairness(run.samples, basis.weights, run.window_s, _attainments(run), basis.cost),
         client=client_health(run, seconds),
@@ -74,6 +76,9 @@ def make(run: Run, rules: Rules) -> Report:
 
 def _cells(run: Run, figures: RunReport, blocks: Sequence[CellBlocks]) -> tuple[Cell, ...]:
     lenient = {(goal.tenant, goal.cls) for goal in run.basis.goals if goal.expect_rejects}
+    samples: dict[CellKey, list[Sample]] = defaultdict(list)
+    for one in run.samples:
+        samples[cell_of(one)].append(one)
     return tuple(
         Cell(
             cls=of.cls,
@@ -83,6 +88,8 @@ def _cells(run: Run, figures: RunReport, blocks: Sequence[CellBlocks]) -> tuple[
             judged=figures.cells[key].sufficient and (of.tenant, of.cls) not in lenient,
             attainment_95=resampled_share([(one.good, one.offered) for one in of.blocks]),
             figures=figures.cells[key],
+            outcomes=_outcomes(samples[key]),
+            ends=_ends(samples[key]),
         )
         for of in blocks
         if (key := (of.cls, of.tenant, of.priority)) in figures.cells
@@ -121,6 +128,11 @@ def _ends(samples: Sequence[Sample]) -> tuple[End, ...]:
         End(outcome=outcome, status=status, reason=reason, count=count)
         for (outcome, status, reason), count in sorted(found.items(), key=lambda row: (-row[1], row[0]))
     )
+
+
+def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:
+    """How often each came, among what was measured; those that the schedule had leave too."""
+    return dict(sorted(Counter(one.outcome.value for one in samples if one.measured).items()))
 
 
 def _blocks(run: Run) -> tuple[CellBlocks, ...]:
@@ -174,7 +186,11 @@ def _endpoints(run: Run) -> tuple[EndpointUse, ...]:
     for one in run.samples:
         if one.endpoint:
             by_name[one.endpoint].append(one)
-    counted = {
+    engines: dict[str, list[Scrape]] = defaultdict(list)
+    for look in run.scrapes:
+        if not look.gateway:
+            engines[look.name].append(look)
+    counted: dict[str, _Use] = {
         name: (
             float(len(group)),
             float(sum(one.prompt_tokens or 0 for one in group)),
@@ -184,7 +200,7 @@ def _endpoints(run: Run) -> tuple[EndpointUse, ...]:
         )
         for name, group in by_name.items()
     }
-    found = counted or _scraped(run.scrapes)
+    found = counted or {name: _scraped(seen) for name, seen in engines.items()}
     total = sum(row[0] for row in found.values())
     return tuple(
         EndpointUse(
@@ -195,7 +211,7 @@ def _endpoints(run: Run) -> tuple[EndpointUse, ...]:
             cached_tokens=row[2],
             output_tokens=row[3],
             preemptions=row[4],
-            timeline=_sent_to(by_name.get(name, ())),
+            timeline=_sent_to(by_name[name]) if counted else _counted_by(engines[name]),
         )
         for name, row in sorted(found.items())
     )
@@ -207,26 +223,28 @@ def _sent_to(samples: Sequence[Sample]) -> tuple[int, ...]:
     return tuple(found[place] for place in range(max(found, default=-1) + 1))
 
 
-def _scraped(scrapes: Sequence[Scrape]) -> dict[str, tuple[float, float, float, float, float | None]]:
-    by_name: dict[str, list[Scrape]] = defaultdict(list)
-    for one in scrapes:
-        if not one.gateway:
-            by_name[one.name].append(one)
+def _counted_by(seen: Sequence[Scrape]) -> tuple[int, ...]:
+    """How many an engine counted in each 10 s of the run, by the last look in each."""
+    counts = {max(0, int(one.t_s // BLOCK_S)): one.requests for one in seen if one.requests is not None}
+    last, made = seen[0].requests or 0.0, []
+    for place in range(max(counts, default=-1) + 1):
+        before, last = last, counts.get(place, last)
+        made.append(round(last - before))
+    return tuple(made)
 
-    def grown(seen: Sequence[Scrape], field: str) -> float | None:
+
+def _scraped(seen: Sequence[Scrape]) -> _Use:
+    def grown(field: str) -> float | None:
         first, last = getattr(seen[0], field), getattr(seen[-1], field)
         return None if first is None or last is None else float(last - first)
 
-    return {
-        name: (
-            grown(seen, "requests") or 0.0,
-            grown(seen, "prompt_tokens") or 0.0,
-            grown(seen, "cached_tokens") or 0.0,
-            grown(seen, "output_tokens") or 0.0,
-            grown(seen, "preemptions"),
-        )
-        for name, seen in by_name.items()
-    }
+    return (
+        grown("requests") or 0.0,
+        grown("prompt_tokens") or 0.0,
+        grown("cached_tokens") or 0.0,
+        grown("output_tokens") or 0.0,
+        grown("preemptions"),
+    )
 
 
 def _imbalance(endpoints: Sequence[EndpointUse]) -> float | None:

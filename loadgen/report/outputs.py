@@ -58,13 +58,18 @@ def _requests(run: Run) -> Iterator[dict[str, object]]:
 
 
 def _seconds(report: Report) -> Iterator[dict[str, object]]:
-    """The timeline, flat: a column for each tenant's arrivals and each outcome that there was."""
+    """The timeline, flat: columns for what each tenant offered, sent and got, and one for each outcome that there was."""
     tenants = sorted({tenant for second in report.timeline for tenant in second.offered})
     outcomes = sorted({outcome for second in report.timeline for outcome in second.ended})
     health = {one.t_s: one for one in report.client.timeline}
     for second in report.timeline:
         plain: dict[str, object] = msgspec.to_builtins(second)
-        for field, prefix, names in (("offered", "offered_", tenants), ("ended", "ended_", outcomes)):
+        for field, prefix, names in (
+            ("offered", "offered_", tenants),
+            ("ended", "ended_", outcomes),
+            ("sent_of", "sent_", tenants),
+            ("completed_of", "completed_", tenants),
+        ):
             counts = plain.pop(field)
             plain |= {prefix + name: counts.get(name, 0) for name in names}  # type: ignore[attr-defined]
         of = health.get(second.t_s)

@@ -185,8 +185,14 @@ def _families(title: str, times: Times) -> Iterator[tuple[str, ...]]:
 
 
 def _ends(report: Report) -> str:
-    rows = [(f"{end.count:,}", end.outcome.value, str(end.status or "-"), end.reason) for end in report.ends[:200]]
-    return markup.table(("requests", "bad end", "status", "what was said"), rows, texts=(1, 3))
+    """By tenant and class, the commonest first."""
+    found = [(name_of(cell, report.cells), end) for cell in report.cells for end in cell.ends]
+    found.sort(key=lambda one: -one[1].count)
+    rows = [
+        (name, f"{end.count:,}", end.outcome.value, str(end.status or "-"), end.reason)
+        for name, end in found[:_MANY_CELLS]
+    ]
+    return markup.table(("", "requests", "bad end", "status", "what was said"), rows, texts=(0, 2, 4))
 
 
 def _rules(report: Report) -> str:

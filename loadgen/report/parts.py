@@ -44,8 +44,20 @@ class Validity(msgspec.Struct, frozen=True, kw_only=True):
         return not any(rule.state is State.BREACH for rule in self.rules)
 
 
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """Bad ends alike: outcome, HTTP status (0: none), the code or the first 80 characters of what was said."""
+
+    outcome: Outcome
+    status: int
+    reason: str
+    count: int
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one class, tenant and priority. `judged`: enough of them, and its target binds the exit code."""
+    """The requests of one class, tenant and priority. `judged`: enough of them, and its target binds the exit code.
+
+    `outcomes`: how often each came, planned cancels too; `ends`: the bad ones of those that were offered.
+    """
 
     cls: str = msgspec.field(name="class")
     tenant: str
@@ -54,20 +66,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     judged: bool
     attainment_95: Interval | None
     figures: Figures
+    outcomes: dict[str, int] = {}
+    ends: tuple[End, ...] = ()
 
     @property
     def name(self) -> str:
         """All of it, for people."""
         return " ".join(part for part in (self.tenant, self.cls, self.priority) if part)
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """Bad ends alike: outcome, HTTP status (0: none), the code or the first 80 characters of what was said."""
-
-    outcome: Outcome
-    status: int
-    reason: str
-    count: int
 
 
 class TenantShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +136,8 @@ class Fairness(msgspec.Struct, frozen=True, kw_only=True):
 
 class Second(msgspec.Struct, frozen=True, kw_only=True):
     """One second of the run, warm-up and tail too. `offered` by intended time, `sent` by the moment; `ended` counts
-    outcomes; `in_flight` (mean) and `waiting` (without a first token) stand at its middle.
+    outcomes; `in_flight` (mean) and `waiting` (without a first token) stand at its middle. `sent_of` and `completed_of`
+    are the same by tenant, the second of complete answers.
     """
 
     t_s: int
@@ -147,6 +153,8 @@ class Second(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     prompt_tokens: int
     ideal_tokens: int
+    sent_of: dict[str, int] = {}
+    completed_of: dict[str, int] = {}
 
 
 class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,8 +194,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndpointUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one engine got over the run, as the answers' headers say, or as it counts itself. `timeline`: requests sent
-    to it in each 10 s from the start of the run on, where headers say so.
+    """What one engine got over the run, as the answers' headers say, or as it counts itself. `timeline`: requests in each
+    10 s from the start of the run on, by when they were sent to it where headers say so, else by when it counted them.
     """
 
     name: str

@@ -49,8 +49,12 @@ def _rates(report: Report, name: str) -> str:
     with drawn(name) as made:
         times = _every(_SMOOTH_S, [float(second.t_s) for second in report.timeline])
         for colour, tenant in zip(SERIES, own, strict=False):
-            rate = _every(_SMOOTH_S, [float(second.offered.get(tenant, 0)) for second in report.timeline])
-            made.ax.plot(times, rate, color=colour, label=tenant)
+            for field, style, width in (("offered", "-", 1.5), ("sent_of", "--", 1.0), ("completed_of", ":", 1.5)):
+                found = [float(getattr(second, field).get(tenant, 0)) for second in report.timeline]
+                label = tenant if field == "offered" else None
+                made.ax.plot(
+                    times, _every(_SMOOTH_S, found), color=colour, label=label, linestyle=style, linewidth=width
+                )
         if len(totals) > len(own):
             others = [
                 float(sum(count for tenant, count in second.offered.items() if tenant not in own))
@@ -59,8 +63,8 @@ def _rates(report: Report, name: str) -> str:
             made.ax.plot(times, _every(_SMOOTH_S, others), color=FAINT, label=f"{len(totals) - len(own)} others")
         sent = _every(_SMOOTH_S, [float(second.sent) for second in report.timeline])
         ended = _every(_SMOOTH_S, [float(second.ended.get("ok", 0)) for second in report.timeline])
-        made.ax.plot(times, sent, color=INK, linestyle=(0, (1, 1.5)), label="sent")
-        made.ax.plot(times, ended, color=INK, linewidth=1, label="completed")
+        made.ax.plot(times, sent, color=INK, linestyle=(0, (1, 1.5)), label="all sent")
+        made.ax.plot(times, ended, color=INK, linewidth=1, label="all completed")
         made.ax.set_ylabel("requests per s")
         on.counts(made.ax)
         on.seconds(made.ax)
@@ -271,11 +275,11 @@ _ALL: tuple[tuple[str, str, str, Draw], ...] = (
     ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is one that never came, or of too few.", _bands),
     ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the line is their limit.", _by_length),
     ("pauses", "Pauses", "Between tokens, the largest of each answer, and the mean.", _pauses),
-    ("rates", "Rates", "Offered by tenant, sent and completed, means of 5 s; shaded: not measured.", _rates),
+    ("rates", "Rates", "Of each tenant offered, dashed sent, dotted completed; of all sent and completed. Means of 5 s; shaded: not measured.", _rates),
     ("depth", "Requests in flight", "From the intended arrival on; as the servers say below it, dotted: running.", _depth),
     ("outcomes", "How requests ended", "Stacked, by the second of their end, means of 5 s.", _outcomes),
     ("fair", "Tenants", "Tokens served of each tenant beside its share by weight, and Jain's index in each 10 s.", fairness),
     ("cached", "Cache", "Prompt tokens found in a cache, of those asked, beside what an unlimited cache would have held.", cached),
-    ("endpoints", "Endpoints", "Requests sent to each engine in each 10 s.", endpoints),
+    ("endpoints", "Endpoints", "Requests of each engine in each 10 s, as headers say it or as it counts itself.", endpoints),
     ("client", "The client", "Worst lag of a send and of the event loop in each second, CPU of the busiest worker.", client),
 )  # fmt: skip

@@ -168,9 +168,9 @@ def _answered_s(sample: Sample) -> float:
 
 
 def _means(times: Sequence[float], begun: Sequence[float], over: Sequence[float]) -> list[float]:
-    """How many had begun and were not over, as means of 10 s."""
+    """How many had begun and were not over, as means of 10 s; of a shorter window as one mean."""
     open_at = [bisect_right(begun, time) - bisect_right(over, time) for time in times]
-    size = int(BLOCK_S)
+    size = min(int(BLOCK_S), len(open_at)) or 1
     return [_mean(open_at[first : first + size]) for first in range(0, len(open_at) - size + 1, size)]
 
 

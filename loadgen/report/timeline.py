@@ -29,7 +29,7 @@ def timeline(samples: Sequence[Sample], end_s: float) -> tuple[Second, ...]:
     return tuple(
         Second(
             t_s=second,
-            offered=dict(sorted(Counter(one.tenant for one in arrived[second]).items())),
+            offered=_by_tenant(arrived[second]),
             sent=len(sent[second]),
             ended=dict(sorted(Counter(one.outcome.value for one in ended[second]).items())),
             output_tokens=round(tokens[second], 2),
@@ -41,6 +41,8 @@ def timeline(samples: Sequence[Sample], end_s: float) -> tuple[Second, ...]:
             cached_tokens=sum(one.cached_tokens or 0 for one in _ok(arrived[second])),
             prompt_tokens=sum(one.prompt_tokens or one.input_tokens for one in _ok(arrived[second])),
             ideal_tokens=sum(one.ideal_tokens for one in _ok(arrived[second])),
+            sent_of=_by_tenant(sent[second]),
+            completed_of=_by_tenant(_ok(ended[second])),
         )
         for second in range(count)
     )
@@ -62,6 +64,10 @@ def _by_second(samples: Sequence[Sample], times_s: Sequence[float], count: int) 
         if 0 <= at_s < count:
             made[int(at_s)].append(one)
     return made
+
+
+def _by_tenant(samples: Sequence[Sample]) -> dict[str, int]:
+    return dict(sorted(Counter(one.tenant for one in samples).items()))
 
 
 def _ok(samples: Sequence[Sample]) -> list[Sample]:

@@ -143,6 +143,11 @@ def test_a_run_is_stationary_unless_requests_pile_up(numbers: Sequence[int], sta
     assert balance(waiting(numbers), 0.0, float(len(numbers))).stationary is stationary
 
 
+def test_a_window_of_a_few_seconds_has_its_mean_of_requests_in_flight_too() -> None:
+    found = balance(waiting([3] * 6), 0.0, 6.0)
+    assert (found.mean, found.waiting) == (3.0, 3.0)
+
+
 def test_long_answers_that_begin_at_once_are_no_overload() -> None:
     more_and_more = [sample(sched_s=second / 2, reads=[second / 2 + 0.1, 500.0]) for second in range(120)]
     found = balance(more_and_more, 0.0, 60.0)

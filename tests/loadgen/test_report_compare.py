@@ -282,6 +282,19 @@ def test_more_than_two_files_are_measured_by_the_baseline(
     assert called(folders["good"]) == 2
 
 
+def test_a_comparison_repeats_what_its_runs_warn_of(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "broken rules that are allowed: V4 (--allow)"
+    reported(tmp_path / "allowed", [sample(n, t=11 + n / 20) for n in range(1000)], warnings=(told,))
+    both = folders["good"], tmp_path / "allowed"
+    assert called(*both, html=tmp_path / "c.html", metrics=("attainment",)) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in (tmp_path / "c.html").read_text("utf-8")
+    assert called(*both, json=True, metrics=("attainment",)) == 0
+    assert any(one.endswith(told) for one in json.loads(capsys.readouterr().out)["warnings"])
+
+
 def test_the_page_of_a_comparison(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "c.html"
     assert called(folders["good"], folders["slow"], html=path, metrics=("attainment", "ttft_p50")) == 1

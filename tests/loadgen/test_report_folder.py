@@ -11,6 +11,7 @@ from random import Random
 import msgspec
 import pytest
 
+from loadgen.bench.rules import rules
 from loadgen.report import document
 from loadgen.report import folder as files
 from loadgen.report.command import report_command
@@ -20,6 +21,8 @@ from loadgen.report.folder import Ending, Scrape, read_run
 from loadgen.report.lines import line, samples
 from loadgen.report.making import make
 from loadgen.report.outputs import NO_PAGE, rebuild, write_all
+from loadgen.report.parts import State
+from loadgen.report.plots_of_tenants import endpoints
 from loadgen.report.record import Outcome, Sample, Try
 from tests.loadgen.reported import STD, broken, planned, reported, sample, trusted, written
 
@@ -205,6 +208,8 @@ def test_a_killed_run_counts_what_was_due_and_left_no_line(tmp_path: Path) -> No
         one.measured for one in due if one not in ended
     )
     assert (report.run.interrupted, report.exit_code, report.window_s) == (True, 130, 30.0)
+    judged = {rule.id: rule for rule in make(run, rules).validity.rules}
+    assert judged["V2"].state is State.OK, "whether a request without a line had been sent, nobody knows"
     assert any("killed" in told for told in report.warnings) and any("left no line" in told for told in report.warnings)
 
 
@@ -261,6 +266,43 @@ def test_a_hundred_requests_are_grouped_by_cause_and_all_of_them_count(tmp_path:
     }
     assert max(len(end.reason) for end in made.ends) == 80
     assert made.totals.times["ttft"].adjusted is not None and made.totals.times["ttft"].adjusted.p90_ms == math.inf
+
+
+def test_each_tenant_and_class_has_its_own_outcomes_and_causes(tmp_path: Path) -> None:
+    ends = [(Outcome.OK, 200, ""), (Outcome.REJECTED_QUOTA, 429, "rate_limited"), (Outcome.CANCELLED, 200, "")]
+    rows = [("a", ends[0])] * 5 + [("a", ends[1])] * 3 + [("b", ends[0])] * 4 + [("b", ends[2])] * 2
+    made = reported(
+        tmp_path,
+        [
+            sample(n, t=11.0 + n, tenant=tenant, outcome=o, status=s, reason=r, leaves=o is Outcome.CANCELLED)
+            for n, (tenant, (o, s, r)) in enumerate(rows)
+        ],
+    )
+    assert made.outcomes == {"cancelled": 2, "ok": 9, "rejected_quota": 3}
+    assert {cell.tenant: cell.outcomes for cell in made.cells} == {
+        "a": {"ok": 5, "rejected_quota": 3},
+        "b": {"cancelled": 2, "ok": 4},
+    }
+    assert {cell.tenant: [(end.status, end.reason, end.count) for end in cell.ends] for cell in made.cells} == {
+        "a": [(429, "rate_limited", 3)],
+        "b": [],
+    }
+    assert {tenant for second in made.timeline for tenant in second.completed_of} == {"a", "b"}
+    assert sum(second.sent_of.get("a", 0) for second in made.timeline) == 8
+    assert sum(second.completed_of.get("b", 0) for second in made.timeline) == 4
+
+
+def test_engines_that_no_header_names_are_shown_over_time_as_they_count_themselves(tmp_path: Path) -> None:
+    written(tmp_path, [sample(n, t=11.0 + n) for n in range(9)])
+    looks = [
+        Scrape(t_s=t, name=name, requests=before + grown)
+        for name, before, of in (("e0", 100.0, (0, 2, 5, 9)), ("e1", 7.0, (0, 0, 1, 1)))
+        for t, grown in zip((-1.0, 4.0, 9.9, 21.0), of, strict=True)
+    ]
+    (tmp_path / files.SCRAPES).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in looks))
+    made = make(read_run(tmp_path), trusted)
+    assert {one.name: one.timeline for one in made.endpoints} == {"e0": (5, 0, 4), "e1": (1, 0, 0)}
+    assert endpoints(made, "e")
 
 
 def test_silent_truncation_is_no_success(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -177,6 +178,19 @@ def test_the_page_has_every_plot_there_is_something_for(report: Report, text: st
     assert "<h2>The search</h2>" in (whole := page(searched)) and whole.count("cut off") == 1
     same = [title for title in found if title != "Requests in flight"]
     assert all(more[title].split(">", 1)[1] in text for title in same), "equal reports give equal pages"
+
+
+def test_long_names_of_servers_do_not_shrink_a_plot(report: Report) -> None:
+    def width(names: Sequence[str]) -> float:
+        """Of the axes, as a share of the picture."""
+        loads = tuple(Load(name=name, t_s=(0, 1), running=(1.0, 2.0), waiting=(0.0, 1.0)) for name in names)
+        svg = next(one.svg for one in plots(msgspec.structs.replace(report, loads=loads)) if "in flight" in one.title)
+        (left, right), *_ = re.findall(r'id="depth-patch_2">\s*<path d="M ([\d.]+) [\d.]+ *\s*L ([\d.]+)', svg)
+        (whole,) = re.findall(r'viewBox="0 0 ([\d.]+)', svg)
+        return (float(right) - float(left)) / float(whole)
+
+    short, long = width(["a", "b", "c"]), width([f"http://gpu-{n}.rack-7.example:8000" for n in "abc"])
+    assert long == pytest.approx(short, abs=0.02) and long > 0.8
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(300)])])
