@@ -25,6 +25,7 @@ from loadgen.sim.search import TOO_FEW, Misses, shortened, steps
 
 IDLE_S = 60.0
 CLIENT_LIMIT = "client limit reached"
+INTERRUPTED = "interrupted"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,21 +96,22 @@ class _Search:
         rate = len(offered.facts.due) / offered.total_s
         title = f"{scenario.name} x {scale:.3g}, {rate:.1f}/s, seed {seed}"
         report, _ = await measured(self._probing, offered, folder, title, misses.too_many)
-        why = "attainment" if misses.cut else _why(report)
+        stopped = bool(self._course.stop.asked)
+        why = INTERRUPTED if stopped else "attainment" if misses.cut else _why(report)
         made = _Made(
             probe=RateProbe(
                 scale=scale,
                 rate=rate,
                 seed=seed,
                 passed=not why,
-                attainment=None if misses.cut else report.totals.attainment,  # what was open then is no miss
+                attainment=None if stopped or misses.cut else report.totals.attainment,  # what was open then is no miss
                 why=why,
             ),
             report=report,
             folder=folder,
             trusted=not _client_breaches(report),
         )
-        self._say(f"{title}: {_words(made, misses.cut)}")
+        self._say(f"{title}: {_words(made, misses.cut and not stopped)}")
         return made
 
     async def _idle(self) -> None:
@@ -138,7 +140,8 @@ class _Search:
         ending = files.read_basis(self._folder).ending
         if ending is not None:
             probes = tuple(one.probe for one in self._made)
-            files.end(self._folder, msgspec.structs.replace(ending, search=probes))
+            stopped = bool(self._course.stop.asked)
+            files.end(self._folder, msgspec.structs.replace(ending, search=probes, interrupted=stopped))
         return rebuild(self._folder, rules, html=self._course.options.html)[0]
 
     def _say(self, text: str) -> None:

@@ -239,6 +239,9 @@ def endpoints(report: Report) -> Iterator[str]:
         more = f" and {len(report.endpoints) - 8} more" if len(report.endpoints) > 8 else ""
         most = "" if report.imbalance is None else f"; busiest / mean {report.imbalance:.2f}"
         yield f"Endpoints, of requests: {shares}{more}{most}."
+    asked, found = (sum(getattr(one, f"{kind}_tokens") for one in report.endpoints) for kind in ("prompt", "cached"))
+    if asked and found and not report.totals.cached_tokens:  # answers do not say it
+        yield f"Cached, as engines count it over the whole run: {percent(found / asked)} of prompt tokens."
 
 
 def gateway(report: Report) -> Iterator[str]:

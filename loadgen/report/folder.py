@@ -14,7 +14,7 @@ A report is always made of what lies in the folder, so the one at the end of a r
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -131,7 +131,8 @@ class Scrape(msgspec.Struct, frozen=True, kw_only=True):
 class Run:
     """All that a folder holds of a run. `end_s`: of what was measured, earlier than planned where it was cut short.
 
-    `lost`: requests that were due and left no line; they are among the samples, unfinished.
+    `lost`: requests that were due and left no line; they are among the samples, unfinished. `after`: what a request of a
+    closed loop waited for, by id.
     """
 
     folder: Path
@@ -142,6 +143,7 @@ class Run:
     scrapes: Sequence[Scrape] = ()
     end_s: float = 0.0
     lost: int = 0
+    after: Mapping[int, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -182,7 +184,7 @@ def read_run(folder: Path) -> Run:
         probes = samples(folder / PROBES) if (folder / PROBES).exists() else []
         health, scrapes = _rows(folder / HEALTH, Health), _rows(folder / SCRAPES, Scrape)
         stopped_s = basis.ending.stopped_s if basis.ending else _last_s(known, health)
-        due = _due(folder / SCHEDULE, {one.id for one in known}, stopped_s)
+        due, after = _due(folder / SCHEDULE, {one.id for one in known}, stopped_s)
     except (OSError, EOFError, zlib.error, ValueError, msgspec.DecodeError) as error:
         raise ReportError(f"{folder}: {error}") from error
     return Run(
@@ -194,6 +196,7 @@ def read_run(folder: Path) -> Run:
         scrapes=scrapes,
         end_s=max(basis.window_start_s, min(basis.window_end_s, stopped_s)),
         lost=len(due),
+        after=after,
     )
 
 
@@ -216,13 +219,21 @@ class _Due(msgspec.Struct):
     stream: bool = True
 
 
-def _due(path: Path, known: set[int], until_s: float) -> list[Sample]:
-    """Requests that were to be sent by then and left no line; turns after another are due when that has ended."""
+def _due(path: Path, known: set[int], until_s: float) -> tuple[list[Sample], dict[int, int]]:
+    """Requests that were to be sent by then and left no line; turns after another are due when that has ended. And what
+    each request of no conversation came after, if it did.
+    """
+    due: list[Sample] = []
+    after: dict[int, int] = {}
     with gzip.open(path) as file:
         next(file)
-        planned = (msgspec.json.decode(line, type=_Due) for line in file)
-        due = (one for one in planned if one.id not in known and one.after is None and one.t < until_s)
-        return [_unfinished(one) for one in due]
+        for line in file:
+            one = msgspec.json.decode(line, type=_Due)
+            if one.after is not None and not one.session:
+                after[one.id] = one.after
+            elif one.id not in known and one.after is None and one.t < until_s:
+                due.append(_unfinished(one))
+    return due, after
 
 
 def _unfinished(planned: _Due) -> Sample:

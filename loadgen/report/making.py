@@ -285,7 +285,9 @@ def _warnings(run: Run, figures: RunReport) -> Iterator[str]:
         yield "The run was killed: the report is made of what it had written, and the window ends where that does."
     else:
         yield from basis.ending.warnings
-        if basis.ending.interrupted:
+        if basis.ending.interrupted and basis.ending.search:
+            yield "The search was interrupted: this is of the probes so far."
+        elif basis.ending.interrupted:
             yield "The run was interrupted: the window ends where sending did."
     if run.end_s < basis.window_end_s:
         yield f"{run.end_s - start_s:.1f} s were measured instead of {basis.window_end_s - start_s:.1f} s."

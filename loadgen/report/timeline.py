@@ -91,7 +91,7 @@ def client_health(run: Run, seconds: Sequence[Second]) -> ClientHealth:
         sent_per_s=sum(start_s <= one.sent_s < end_s for one in sent) / length_s,
         completed_per_s=completed / length_s,
         in_flight_max=max((second.in_flight for second in seconds), default=0),
-        think_s=_think_s(run.samples),
+        think_s=_think_s(run),
         timeline=_health_by_second(sent, run.health),
     )
 
@@ -127,14 +127,12 @@ def _health_by_second(sent: Sequence[Sample], health: Sequence[Health]) -> tuple
     )
 
 
-def _think_s(samples: Sequence[Sample]) -> float | None:
-    """The mean time from the end of a turn to the intended time of the next one."""
-    ended = {(one.session, one.turn): one.end_s for one in samples if one.session and one.end_s}
-    waits = [
-        one.sched_s - before
-        for one in samples
-        if one.session and (before := ended.get((one.session, one.turn - 1))) is not None
-    ]
+def _think_s(run: Run) -> float | None:
+    """The mean time from the end of an answer to the intended time of what its user asked next."""
+    ended = {one.id: one.end_s for one in run.samples if one.end_s}
+    turns = {(one.session, one.turn): one.id for one in run.samples if one.session}
+    before = ((one, turns.get((one.session, one.turn - 1), run.after.get(one.id))) for one in run.samples)
+    waits = [one.sched_s - ended[last] for one, last in before if last in ended]
     return sum(waits) / len(waits) if waits else None
 
 

@@ -256,8 +256,11 @@ async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: E
     child.signal(signal.SIGINT)
     done = await ended(child, tmp_path, 20)
     assert done.code == 130, done.err
-    assert "INTERRUPTED" in done.out and "Traceback" not in done.err
-    assert len(done.report["search"]) == 2
+    assert "INTERRUPTED: x 1 has passed" in done.out and "Traceback" not in done.err
+    assert [(probe["passed"], probe["why"]) for probe in done.report["search"]] == [(True, ""), (False, "interrupted")]
+    assert done.report["run"]["interrupted"] and done.report["totals"]["offered"] == 300, (
+        "of the first probe, all of it"
+    )
 
 
 async def test_ctrl_c_in_the_warm_up_leaves_a_report_of_nothing(engine: Engine, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from loadgen.bench.rules import rules
 from loadgen.report import document
 from loadgen.report import folder as files
 from loadgen.report.command import report_command
+from loadgen.report.console import endpoints as console_endpoints
 from loadgen.report.console import gateway
 from loadgen.report.document import ReportError
 from loadgen.report.folder import Ending, Scrape, read_run
@@ -24,6 +25,7 @@ from loadgen.report.outputs import NO_PAGE, rebuild, write_all
 from loadgen.report.parts import State
 from loadgen.report.plots_of_tenants import endpoints
 from loadgen.report.record import Outcome, Sample, Try
+from loadgen.schedule import Schedule
 from tests.loadgen.reported import STD, broken, planned, reported, sample, trusted, written
 
 
@@ -337,6 +339,29 @@ def test_depth_and_think_time_are_told(tmp_path: Path) -> None:
     made = reported(tmp_path, [*first, *later], closed=True)
     assert made.client.think_s == pytest.approx(3.0)
     assert made.closed and any("Closed loop" in told for told in made.warnings)
+
+
+def test_think_time_of_a_closed_loop_is_told_too(tmp_path: Path) -> None:
+    """Its users have no conversations: the schedule says which answer each request waited for."""
+    first = [sample(n, t=11.0 + n) for n in range(20)]
+    later = [sample(20 + n, t=one.end_s + 0.5) for n, one in enumerate(first)]
+    written(tmp_path, [*first, *later], closed=True)
+    rows = [msgspec.structs.replace(planned(one), after=one.id - 20, think_s=0.5) for one in later]
+    Schedule(name="made", seed=7, window_start_s=10.0, window_end_s=70.0, requests=(*map(planned, first), *rows)).write(
+        tmp_path / files.SCHEDULE
+    )
+    assert make(read_run(tmp_path), trusted).client.think_s == pytest.approx(0.5)
+
+
+def test_where_answers_do_not_tell_what_was_cached_the_engines_do(tmp_path: Path) -> None:
+    written(tmp_path, [sample(n, t=11.0 + n) for n in range(9)])
+    looks = [
+        Scrape(t_s=t, name="e0", running=0.0, requests=of, prompt_tokens=of * 100, cached_tokens=of * 40)
+        for t, of in ((-1.0, 5.0), (80.0, 14.0))
+    ]
+    (tmp_path / files.SCRAPES).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in looks))
+    made = make(read_run(tmp_path), trusted)
+    assert "Cached, as engines count it over the whole run: 40.0 % of prompt tokens." in list(console_endpoints(made))
 
 
 def test_a_warm_up_that_was_too_short_is_told(tmp_path: Path) -> None:
