@@ -150,9 +150,9 @@ class _Search:
 
 
 def _known(made: list[_Made]) -> tuple[float, float]:
-    """The highest scale that has passed on the first seed, and the lowest that has not, when a search ends early."""
-    passed = [one.probe.scale for one in made if one.probe.passed]
-    failed = [one.probe.scale for one in made if not one.probe.passed]
+    """The highest scale that has passed and failed on no seed, and the lowest that has failed, when a search ends early."""
+    failed = {one.probe.scale for one in made if not one.probe.passed}
+    passed = {one.probe.scale for one in made if one.probe.passed} - failed
     return max(passed, default=0.0), min(failed, default=math.inf)
 
 

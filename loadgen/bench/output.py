@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -98,9 +99,9 @@ def _probes(search: Found) -> Table:
     return made
 
 
-def described(scenario: Scenario, schedule: Schedule) -> None:
-    """What would be offered."""
-    sys.stdout.write(offered(scenario, schedule))
+def described(scenario: Scenario, schedule: Schedule, salt: str | None) -> None:
+    """What would be offered; `salt` as the command line has it, None: the scenario's."""
+    sys.stdout.write(offered(msgspec.structs.replace(scenario, salt=salt or scenario.salt), schedule))
 
 
 def _page() -> Console:

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.bench.__main__ import app
+from loadgen.report.folder import SCHEDULE
 from loadgen.scenario import standard
-from loadgen.schedule import build
+from loadgen.schedule import build, saved
 from tests.kit.engines import Engine
 from tests.kit.processes import ROOT, Child, free_ports, python, until
 from tests.loadgen.benching import BUSY, KEYS, REQUESTS, TINY, Done, bench, command, ended, simulated, started
@@ -249,7 +251,18 @@ async def test_ctrl_c_writes_what_was_measured(engine: Engine, tmp_path: Path, t
 
 
 async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: Engine, tmp_path: Path) -> None:
-    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "3", "--probe-requests", "1")
+    """And a search of one tenant's rate leaves the others alone."""
+    search = (
+        "--find-max-rate",
+        "--scale-tenant",
+        "jobs",
+        "--start",
+        "1",
+        "--probe-seconds",
+        "3",
+        "--probe-requests",
+        "1",
+    )
     child = started(tmp_path, "--url", engine.url, "--no-html", *search, *BUSY)
     second = tmp_path / "out" / "probe-02" / "requests.jsonl"
     await until(lambda: second.exists() and second.read_bytes().count(b"\n") > 5, 60, "there is no second probe")
@@ -258,6 +271,8 @@ async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: E
     assert done.code == 130, done.err
     assert "INTERRUPTED: x 1 has passed" in done.out and "Traceback" not in done.err
     assert [(probe["passed"], probe["why"]) for probe in done.report["search"]] == [(True, ""), (False, "interrupted")]
+    with_both = [Counter(one.tenant for one in saved(done.folder / f"probe-0{n}" / SCHEDULE).requests) for n in (1, 2)]
+    assert [(one["chat"], one["jobs"]) for one in with_both] == [(286, 39), (286, 78)]
     assert done.report["run"]["interrupted"] and done.report["totals"]["offered"] == 300, (
         "of the first probe, all of it"
     )
@@ -300,6 +315,8 @@ def test_a_dry_run_sends_nothing(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(file), "--out", str(out), "--dry-run", "--scale", "2"])
     assert done.exit_code == 0, done.output
     assert f"{2 * REQUESTS} requests" in done.stdout
+    assert "salt: none" not in done.stdout
+    assert "salt: none" in CliRunner().invoke(app, [str(file), "--dry-run", "--salt", "none"]).stdout
     assert not out.exists()
 
 

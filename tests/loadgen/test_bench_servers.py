@@ -401,6 +401,34 @@ tenants:
     max_tokens: {kind: fixed, value: 64}
     prompt: {answers: real}
 """
+SLOW = """
+version: 1
+name: slow
+seed: 7
+warmup: 0s
+duration: 3s
+slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
+tenants:
+  - name: one
+    arrivals: {kind: constant, rate: 40}
+    input: {kind: fixed, value: 40}
+    output: {kind: fixed, value: 2000}
+"""
+
+
+async def test_a_request_ends_at_its_timeout_and_one_beyond_the_cap_is_dropped(tmp_path: Path) -> None:
+    """Answers take ten seconds: a client with six places and a patience of half a second serves nobody."""
+    async with Engine(tmp_path, arguments=("--profile", "llama8b-fp8-h100", "--allow-markers")) as engine:
+        done = await bench(tmp_path, "--url", engine.url, "--timeout", "500ms", "--max-open", "6", scenario=SLOW)
+    assert (done.code, done.rule("V5")["state"]) == (3, "breach"), done.err
+    assert "met the cap on open requests (--max-open)" in done.out
+    outcomes = done.report["outcomes"]
+    assert outcomes.keys() == {"timeout", "dropped"} and outcomes["timeout"] + outcomes["dropped"] == 120
+    rows = [json.loads(line) for line in (done.folder / "requests.jsonl").read_text().splitlines()]
+    waited = [row["t_end"] - row["t_sched"] for row in rows if row["outcome"] == "timeout"]
+    assert 18 <= len(waited) <= 42 and min(waited) >= 0.499  # six at a time, each for half a second
+
+
 STEADY = """
 version: 1
 name: steady
