@@ -17,7 +17,7 @@ tokens computed. 2.1 million were new; the rest had been pushed out. 55 users wi
 million: 1.25 times as many users would not fit, whoever routes.
 reasoning-trace has no prefixes; at 8.3 requests/s its answers of up to 11,000 tokens fill the engines' memory, and the core holds long prompts
 back, up to 45 s: 34 % of them in time instead of 72, of the short ones 95 instead of 91.""",
-    "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile (the core's wait 450 and 578), where one full step
+    "E3": """At these rates short prompts hardly wait with B8 either: 475 and 758 ms at the 99th percentile (the core's wait 451 and 585), where one full step
 of an engine takes 161 ms. The engines' long-prefill cap, on in every arm, does already what a lane does: a long prompt cannot own a step. And B8 counts
 exactly what no router outside can see.""",
     "E4": """B8 counts exactly, and of four engines one is nearly always without a long prompt: its short ones wait 621 ms at the 99th percentile, not the
