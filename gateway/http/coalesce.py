@@ -12,24 +12,26 @@ MOST_BUSY: Final = 0.5  # part of the time in which the loop may have worked: mo
 
 
 class Coalescer:
-    """Lets one event loop rest after a turn in which reads of a stream followed each other within `hot_s`."""
+    """Lets one event loop rest after a turn in which a stream was read again that soon."""
 
-    __slots__ = ("_due", "_looked_s", "_rest_s", "_worked_s", "hot_s")
+    __slots__ = ("_due", "_hot_s", "_looked_s", "_rest_s", "_worked_s")
 
     def __init__(self) -> None:
         self._due = False
         self._looked_s = self._worked_s = 0.0  # clock and processor time of this thread at the last look
-        self._rest_s = self.hot_s = 0.0
+        self._rest_s = self._hot_s = 0.0
 
     def change(self, rest_s: float) -> None:
         """The loop may rest for so long; 0: never."""
-        self._rest_s, self.hot_s = rest_s, HOT * rest_s
+        self._rest_s, self._hot_s = rest_s, HOT * rest_s
 
-    def hot(self) -> None:
-        """There was such a read."""
-        if not self._due:
+    def read(self, last_s: float) -> float:
+        """A stream was read, before that at `last_s`. Returns when that is now."""
+        now = monotonic()
+        if now - last_s < self._hot_s and not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._rest)  # when all that this turn has read is written
+        return now
 
     def _rest(self) -> None:
         self._due = False

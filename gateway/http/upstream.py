@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from time import monotonic
 from typing import Final, Protocol, cast
 
 import httptools
@@ -200,10 +199,7 @@ class UpstreamConnection:
 
     def data_received(self, data: bytes) -> None:
         if self._progress is _BODY:
-            now = monotonic()
-            if now - self._read_s < self._coalescer.hot_s:
-                self._coalescer.hot()
-            self._read_s = now
+            self._read_s = self._coalescer.read(self._read_s)
         at_chunk = self._at_chunk
         if at_chunk is not None and at_chunk(data):
             return  # the parser still stands between two chunks
