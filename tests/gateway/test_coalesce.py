@@ -32,20 +32,19 @@ async def test_a_hot_stream_arrives_whole_in_a_few_larger_pieces(tmp_path: Path)
         assert len(client.pieces) < EVENTS / 3
 
 
-def test_no_read_is_hot_where_the_configuration_says_never() -> None:
-    made = coalesce.Coalescer()
-    made.change(0.001)
-    assert made.hot_s == 0.002
-    made.change(0.0)
-    assert made.hot_s == 0.0  # no two reads come within less
-
-
 @pytest.mark.parametrize(
-    ("took_s", "worked_s", "rests"),
-    [(0.001, 0.0001, [REST_S]), (0.02, 0.0099, [REST_S]), (0.02, 0.0101, []), (0.0002, 0.0002, [])],
+    ("rest_s", "took_s", "worked_s", "rests"),
+    [
+        (REST_S, 0.001, 0.0001, [REST_S]),
+        (REST_S, 0.0199, 0.0099, [REST_S]),
+        (REST_S, 0.0201, 0.0001, []),  # they do not follow each other that soon
+        (REST_S, 0.0199, 0.0101, []),  # busy
+        (REST_S, 0.0002, 0.0002, []),
+        (0.0, 0.0, 0.0, []),  # never
+    ],
 )
-async def test_a_loop_rests_unless_it_is_busy_and_once_for_all_reads_of_a_turn(
-    monkeypatch: pytest.MonkeyPatch, took_s: float, worked_s: float, rests: list[float]
+async def test_a_loop_rests_after_reads_that_follow_each_other_unless_it_is_busy(
+    monkeypatch: pytest.MonkeyPatch, rest_s: float, took_s: float, worked_s: float, rests: list[float]
 ) -> None:
     rested: list[float] = []
     clocks = {"now": 100.0, "worked": 5.0}
@@ -53,14 +52,13 @@ async def test_a_loop_rests_unless_it_is_busy_and_once_for_all_reads_of_a_turn(
     monkeypatch.setattr(coalesce, "thread_time", lambda: clocks["worked"])
     monkeypatch.setattr(coalesce, "sleep", rested.append)
     made = coalesce.Coalescer()
-    made.change(REST_S)
-    made.hot()
+    made.change(rest_s)
+    last_s = made.read(made.read(0.0))
     await asyncio.sleep(0)
     rested.clear()
     clocks["now"] += took_s
     clocks["worked"] += worked_s
-    for _ in range(3):
-        made.hot()
+    assert [made.read(last_s) for _ in range(3)] == [clocks["now"]] * 3
     assert rested == []  # what this turn has read is written first
     await asyncio.sleep(0)
     assert rested == rests
