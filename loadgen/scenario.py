@@ -28,6 +28,8 @@ from loadgen.workload.yaml_source import Path as Where
 from loadgen.workload.yaml_source import Source, SourceError, explained, written
 
 EVERY_CLASS = "all"
+Priority = Literal["critical", "interactive", "standard", "batch"]
+"""Of the gateway: it takes any other word for its default, and a run would measure a class that nobody meant."""
 
 
 class Cancel(Fields, frozen=True):
@@ -73,7 +75,7 @@ class Tenant(Fields, frozen=True):
 
     name: str
     arrivals: Arrivals | Closed | Sessions | Trace
-    priority: str = "standard"
+    priority: Priority = "standard"
     weight: Positive = 1.0
     key_env: str | None = None
     url: str | None = None
@@ -250,7 +252,9 @@ def checked(values: Any, file: str, source: Source | None = None) -> Scenario:
     try:
         scenario = msgspec.convert(values, Scenario)
     except msgspec.ValidationError as error:
-        raise _located(file, source, *explained(str(error), values)) from error
+        path, what = explained(str(error), values)
+        what += "; `forebay bench schema` has those that are" if what.startswith("Invalid ") else ""
+        raise _located(file, source, path, what) from error
     for problem in _problems(scenario):
         raise _located(file, source, *problem)
     return scenario

@@ -105,12 +105,17 @@ def refusals(first: Report, second: Report, allowed: Sequence[str]) -> list[str]
             told.append(f"the {place} run is invalid: {', '.join(broken)}")
     if first.closed != second.closed:
         told.append("one is a closed loop and the other an open one: a closed loop slows down with the server")
-    if scenario_hash(first) != scenario_hash(second) and "SCENARIO" not in allowed:
-        changed = _changed(first.scenario, second.scenario)
-        told.append(f"their scenarios differ in {', '.join(changed)} (--allow-different SCENARIO)")
-    if first.target.get("fleet") != second.target.get("fleet") and "FLEET" not in allowed:
-        told.append("their fleets differ (--allow-different FLEET)")
-    return told
+    return told + [
+        f"{what} (--allow-different {kind})" for kind, what in differences(first, second) if kind not in allowed
+    ]
+
+
+def differences(first: Report, second: Report) -> Iterator[tuple[str, str]]:
+    """What makes two runs different that may be allowed to: its name for --allow-different, and what it is."""
+    if scenario_hash(first) != scenario_hash(second):
+        yield "SCENARIO", f"their scenarios differ in {', '.join(_changed(first.scenario, second.scenario))}"
+    if first.target.get("fleet") != second.target.get("fleet"):
+        yield "FLEET", "their fleets differ"
 
 
 def scenario_hash(report: Report) -> str:

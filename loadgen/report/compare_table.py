@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.compare import METRICS, Comparison, Metric, Row, Verdict
+from loadgen.report.compare import METRICS, Comparison, Metric, Row, Verdict, differences
 from loadgen.report.console import ms
 from loadgen.report.document import Report
 
@@ -21,8 +21,11 @@ def how(comparison: Comparison) -> str:
 
 
 def cautions(names: Sequence[str], reports: Sequence[Report]) -> Iterator[str]:
-    """What each run warns of: rules it was allowed to break, a cache that was warm, overload."""
-    return (f"{name}: {told}" for name, report in zip(names, reports, strict=True) for told in report.warnings)
+    """Differences that were let pass, and what each run warns of: rules it might break, a warm cache, overload."""
+    for name, report in zip(names[1:], reports[1:], strict=True):
+        yield from (f"{names[0]} and {name}: {what}" for _, what in differences(reports[0], report))
+    for name, report in zip(names, reports, strict=True):
+        yield from (f"{name}: {told}" for told in report.warnings)
 
 
 def table(comparison: Comparison) -> Table:

@@ -71,6 +71,11 @@ def test_a_scenario_reads_as_written() -> None:
         ("base_ms: 400", "base_s: 400", "base"),
         ("name: small", "name: [", r"bad\.yaml:\d+:\d+: not YAML: "),
         ("priority: interactive", "prio: interactive", "prio"),
+        (
+            "priority: interactive",
+            "priority: hihg",
+            r"tenants\[0\]\.priority: Invalid enum value 'hihg'; `forebay bench",
+        ),
         ("seed: 7", "seed: 7\nclasses: {short: {max_total_tokens: 9}}", "one of them takes requests of any length"),
         ("seed: 7", "seed: 7\nclasses: {short: {max_tokens: 9}}", "max_tokens"),
         ("prompt: {prefix: sys}", "slo: {short: {target: 0.5}}", "no class is called short"),
