@@ -106,7 +106,7 @@ class _Command:
             if not broken:
                 page.print(Text(f"passed: {', '.join(one.text for one in self._gates)}"), style="green")
         for told in cautions(self._names, self._reports):
-            page.print(Text(f"! {told}", style="yellow"))
+            page.print(Text(f"! {told}", style="yellow"), soft_wrap=True)
 
     def _print_json(self, made: Sequence[Comparison], failed: Sequence[Sequence[tuple[Gate, Row]]]) -> None:
         told = {

@@ -19,7 +19,7 @@ from loadgen.report.times import spread
 
 MANY = 7  # series with a colour of their own; the rest is drawn as one
 MANY_BARS = 24
-_SMOOTH_S = 5  # rates are means of so long
+_SMOOTH_S, _LEAST_POINTS = 5, 8  # rates are means of so long, and so many at least where there are as many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +47,20 @@ def _rates(report: Report, name: str) -> str:
         totals.update(second.offered)
     own = [tenant for tenant, _ in totals.most_common(MANY if len(totals) <= MANY else MANY - 1)]
     with drawn(name) as made:
-        times = _every(_SMOOTH_S, [float(second.t_s) for second in report.timeline])
+        times = _smooth([float(second.t_s) for second in report.timeline])
         for colour, tenant in zip(SERIES, own, strict=False):
             for field, style, width in (("offered", "-", 1.5), ("sent_of", "--", 1.0), ("completed_of", ":", 1.5)):
                 found = [float(getattr(second, field).get(tenant, 0)) for second in report.timeline]
                 label = tenant if field == "offered" else None
-                made.ax.plot(
-                    times, _every(_SMOOTH_S, found), color=colour, label=label, linestyle=style, linewidth=width
-                )
+                made.ax.plot(times, _smooth(found), color=colour, label=label, linestyle=style, linewidth=width)
         if len(totals) > len(own):
             others = [
                 float(sum(count for tenant, count in second.offered.items() if tenant not in own))
                 for second in report.timeline
             ]
-            made.ax.plot(times, _every(_SMOOTH_S, others), color=FAINT, label=f"{len(totals) - len(own)} others")
-        sent = _every(_SMOOTH_S, [float(second.sent) for second in report.timeline])
-        ended = _every(_SMOOTH_S, [float(second.ended.get("ok", 0)) for second in report.timeline])
+            made.ax.plot(times, _smooth(others), color=FAINT, label=f"{len(totals) - len(own)} others")
+        sent = _smooth([float(second.sent) for second in report.timeline])
+        ended = _smooth([float(second.ended.get("ok", 0)) for second in report.timeline])
         made.ax.plot(times, sent, color=INK, linestyle=(0, (1, 1.5)), label="all sent")
         made.ax.plot(times, ended, color=INK, linewidth=1, label="all completed")
         made.ax.set_ylabel("requests per s")
@@ -172,8 +170,8 @@ def _outcomes(report: Report, name: str) -> str:
     kinds = sorted({kind for second in report.timeline for kind in second.ended}, key=lambda kind: (kind != "ok", kind))
     if not kinds:
         return ""
-    times = _every(_SMOOTH_S, [float(second.t_s) for second in report.timeline])
-    rows = [_every(_SMOOTH_S, [float(second.ended.get(kind, 0)) for second in report.timeline]) for kind in kinds]
+    times = _smooth([float(second.t_s) for second in report.timeline])
+    rows = [_smooth([float(second.ended.get(kind, 0)) for second in report.timeline]) for kind in kinds]
     colours = [GOOD if kind == "ok" else SERIES[(place + 1) % len(SERIES)] for place, kind in enumerate(kinds)]
     with drawn(name) as made:
         made.ax.stackplot(times, rows, colors=colours, labels=kinds, alpha=0.85, linewidth=0)
@@ -256,8 +254,9 @@ def _window(report: Report, axes: Sequence[Axes]) -> None:
                 one.axvspan(begin, end, color=FAINT, alpha=0.15, linewidth=0)
 
 
-def _every(count: int, values: Sequence[float]) -> list[float]:
-    """Means of so many at a time."""
+def _smooth(values: Sequence[float]) -> list[float]:
+    """Means of 5 s, of less where the run is so short that too few points would be left."""
+    count = min(_SMOOTH_S, max(1, len(values) // _LEAST_POINTS))
     groups = [values[first : first + count] for first in range(0, len(values), count)]
     return [sum(group) / len(group) for group in groups]
 
@@ -275,9 +274,9 @@ _ALL: tuple[tuple[str, str, str, Draw], ...] = (
     ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is one that never came, or of too few.", _bands),
     ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the line is their limit.", _by_length),
     ("pauses", "Pauses", "Between tokens, the largest of each answer, and the mean.", _pauses),
-    ("rates", "Rates", "Of each tenant offered, dashed sent, dotted completed; of all sent and completed. Means of 5 s; shaded: not measured.", _rates),
+    ("rates", "Rates", "Of each tenant offered, dashed sent, dotted completed; of all sent and completed. Means of up to 5 s; shaded: not measured.", _rates),
     ("depth", "Requests in flight", "From the intended arrival on; as the servers say below it, dotted: running.", _depth),
-    ("outcomes", "How requests ended", "Stacked, by the second of their end, means of 5 s.", _outcomes),
+    ("outcomes", "How requests ended", "Stacked, by the second of their end, means of up to 5 s.", _outcomes),
     ("fair", "Tenants", "Tokens served of each tenant beside its share by weight, and Jain's index in each 10 s.", fairness),
     ("cached", "Cache", "Prompt tokens found in a cache, of those asked, beside what an unlimited cache would have held.", cached),
     ("endpoints", "Endpoints", "Requests of each engine in each 10 s, as headers say it or as it counts itself.", endpoints),

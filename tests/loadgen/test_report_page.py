@@ -193,6 +193,16 @@ def test_long_names_of_servers_do_not_shrink_a_plot(report: Report) -> None:
     assert long == pytest.approx(short, abs=0.02) and long > 0.8
 
 
+def test_rates_of_a_run_of_seconds_are_a_line_and_no_point(tmp_path: Path) -> None:
+    rows = [sample(n, t=1.0 + n / 100) for n in range(600)]
+    made = reported(tmp_path, rows, window_s=(1.0, 6.0))
+    rates = next(
+        one.svg for one in plots(msgspec.structs.replace(made, timeline=made.timeline[:7])) if one.title == "Rates"
+    )
+    solid = r'<g id="rates-line2d_\d+">\s*<path d="([^"]*)" [^>]*stroke: var\(--s1\); stroke-width: 1.5; stroke-linecap'
+    assert max(path.count("L") for path in re.findall(solid, rates)) == 6
+
+
 @pytest.mark.parametrize("count", [3_000, pytest.param(50_000, marks=[pytest.mark.nightly, pytest.mark.timeout(300)])])
 def test_fifty_thousand_requests_fit_in_three_megabytes(tmp_path: Path, count: int) -> None:
     """Points are thinned; the report itself keeps every first token."""
