@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from loadgen.bench.validity import Counted, Evidence, judged
 from loadgen.report.folder import Health, Run, Scrape
@@ -28,6 +29,7 @@ def evidence(run: Run, made: RunReport) -> Evidence:
         window_s=run.window_s,
         least_ttft_ms=min(goal.slo.ttft.base_ms for goal in run.basis.goals),
         closed=run.basis.closed,
+        closed_tenants=_closed(run),
         loop_lag_ms=last.loop_lag_p99_ms if last else None,
         cpu_share=_busiest(run.health),
         local_failures=last.local_failures if last else {},
@@ -42,6 +44,14 @@ def evidence(run: Run, made: RunReport) -> Evidence:
 def _known(run: Run) -> Sequence[Sample]:
     """All requests; of a run that was killed those that left a line: whether the others had been sent nobody knows."""
     return run.samples if run.basis.ending else [one for one in run.samples if one.end_s > 0]
+
+
+def _closed(run: Run) -> frozenset[str]:
+    """Tenants whose requests wait for answers; none where a trace of users has names of its own."""
+    tenants: Any = run.basis.scenario.get("tenants", ())
+    arrivals = {one["name"]: one.get("arrivals", {}) for one in tenants}
+    users = {name: one for name, one in arrivals.items() if one.get("users") is not None}
+    return frozenset() if any(one.get("tenant_field") for one in users.values()) else frozenset(users)
 
 
 def _busiest(health: Sequence[Health]) -> float | None:

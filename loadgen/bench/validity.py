@@ -36,7 +36,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at. None: not known, and the rule has nothing to say.
 
     `samples` are all requests of the run, `probes` those of the isolation probe. `closed`: some of the load waits for
-    answers. `loop_lag_ms` is a p99, `cpu_share` the largest of any worker over 5 s, `local_failures` what the machine
+    answers, that of `closed_tenants` where they are known. `loop_lag_ms` is a p99, `cpu_share` the largest of any worker over 5 s, `local_failures` what the machine
     refused, by name of the error. `template_tokens` of each prompt a server may know before the run. `largest_cell`:
     requests of it. `servers`: totals of gateways.
     """
@@ -46,6 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     window_s: tuple[float, float]
     least_ttft_ms: float
     closed: bool = False
+    closed_tenants: frozenset[str] = frozenset()
     loop_lag_ms: float | None = None
     cpu_share: float | None = None
     local_failures: dict[str, int] = {}
@@ -88,9 +89,9 @@ def _send_lag(seen: Evidence) -> Found:
 
 
 def _sent(seen: Evidence) -> Found | None:
-    if seen.closed:
+    if seen.closed and not seen.closed_tenants:
         return None
-    due = [one for one in _measured(seen) if one.turn == 0]
+    due = [one for one in _measured(seen) if one.turn == 0 and one.tenant not in seen.closed_tenants]
     sent = sum(one.sent_s > 0 for one in due)
     share = sent / len(due) if due else 1.0
     if share < SENT_SHARE:

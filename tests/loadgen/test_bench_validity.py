@@ -70,6 +70,7 @@ def unsent(numbers: range) -> Callable[[int], dict[str, Any]]:
         (evidence(unsent(range(3))), {"V2"}),  # 98.5 %
         (evidence(late(1, 0), closed=True), set()),
         (evidence(unsent(range(100)), closed=True), set()),  # a closed loop has no such promise
+        (evidence(unsent(range(100)), closed=True, closed_tenants=frozenset({"elsewhere"})), {"V2"}),  # the others have
         (evidence(loop_lag_ms=10.0), set()),
         (evidence(loop_lag_ms=10.1), {"V3"}),
         (evidence(cpu_share=0.85), set()),

@@ -353,6 +353,19 @@ def test_think_time_of_a_closed_loop_is_told_too(tmp_path: Path) -> None:
     assert make(read_run(tmp_path), trusted).client.think_s == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("arrivals", "state"), [({"users": 3}, "ok"), ({"rate": 1}, "breach")])
+def test_users_of_a_closed_loop_excuse_nobody_else_from_being_sent(
+    tmp_path: Path, arrivals: dict[str, int], state: str
+) -> None:
+    rows = [
+        sample(n, t=11.0 + n / 4, tenant="a" if n % 2 else "b", sent_s=0.0 if n % 2 else 11.0 + n / 4)
+        for n in range(80)
+    ]
+    closed = [{"name": "a", "arrivals": arrivals}, {"name": "b", "arrivals": {"users": 2}}]
+    made = reported(tmp_path, rows, rules, closed=True, scenario={"name": "made", "seed": 7, "tenants": closed})
+    assert [rule.state for rule in made.validity.rules if rule.id == "V2"] == [state]
+
+
 def test_where_answers_do_not_tell_what_was_cached_the_engines_do(tmp_path: Path) -> None:
     written(tmp_path, [sample(n, t=11.0 + n) for n in range(9)])
     looks = [
