@@ -8,7 +8,7 @@ from time import monotonic, sleep, thread_time
 from typing import Final
 
 HOT: Final = 2.0  # rests: what comes so soon after the read before it on the same stream could have come with it
-MOST_BUSY: Final = 0.5  # part of the time in which the loop may have worked: more has come each time a busy one looks
+MOST_BUSY: Final = 0.8  # part of the time in which the loop may have worked: more has come each time a busy one looks
 
 
 class Coalescer:

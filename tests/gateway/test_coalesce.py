@@ -36,9 +36,9 @@ async def test_a_hot_stream_arrives_whole_in_a_few_larger_pieces(tmp_path: Path)
     ("rest_s", "took_s", "worked_s", "rests"),
     [
         (REST_S, 0.001, 0.0001, [REST_S]),
-        (REST_S, 0.0199, 0.0099, [REST_S]),
+        (REST_S, 0.0199, 0.0158, [REST_S]),
         (REST_S, 0.0201, 0.0001, []),  # they do not follow each other that soon
-        (REST_S, 0.0199, 0.0101, []),  # busy
+        (REST_S, 0.0199, 0.0161, []),  # busy
         (REST_S, 0.0002, 0.0002, []),
         (0.0, 0.0, 0.0, []),  # never
     ],
