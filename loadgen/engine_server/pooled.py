@@ -13,7 +13,7 @@ import xxhash
 
 from loadgen.engine_server.answer import Answer, Segment
 from loadgen.engine_server.ask import Ask, Refusal
-from loadgen.engine_server.shapes import Filled, Last, Template
+from loadgen.engine_server.shapes import Filled, Last, Template, Unframed
 
 DIMENSIONS = 64
 RANGE = 1 << 64
@@ -50,7 +50,7 @@ def _share(prompt: bytes, place: int) -> float:
     return xxhash.xxh3_64_intdigest(prompt, place) / RANGE
 
 
-class Pooled(Filled):
+class Pooled(Unframed, Filled):
     """An answer without a stream; its choices are the prompts."""
 
     def __init__(self, request_id: str, ask: Ask) -> None:
@@ -62,17 +62,8 @@ class Pooled(Filled):
         counts = {"prompt_tokens": prompt, "total_tokens": prompt, "completion_tokens": 0}
         return msgspec.json.encode({**counts, "prompt_tokens_details": details})
 
-    def begin(self, index: int, usage: bytes) -> list[bytes]:
-        return []
-
-    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
-        return []
-
     def around(self, index: int, segment: Segment) -> Template:
         return b"", b""
-
-    def close(self, index: int, segment: Segment) -> list[bytes]:
-        return []
 
     def finish(self, last: Last) -> list[bytes]:
         return []

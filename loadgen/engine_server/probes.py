@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,6 +28,7 @@ class Probes:
     paths = frozenset({b"/health", b"/ping", b"/version", b"/load", b"/v1/models", b"/metrics"})
     admin: frozenset[bytes] = frozenset()  # those of them that no gateway should ever let through
     owner = "vllm"
+    more_of_model: Mapping[str, object] = {"permission": []}
 
     def __init__(self, engine: "SimulatedEngine") -> None:
         self._engine = engine
@@ -101,6 +103,6 @@ class Probes:
             "root": engine.model_name,
             "parent": None,
             "max_model_len": engine.options.settings.max_model_len,
-            "permission": [],
+            **self.more_of_model,
         }
         return msgspec.json.encode({"object": "list", "data": [model]})

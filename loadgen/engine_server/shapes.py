@@ -94,6 +94,19 @@ class Filled:
         return fill(around, text, usage)
 
 
+class Unframed:
+    """Tokens alone: no events of their own begin, open or close them."""
+
+    def begin(self, index: int, usage: bytes) -> list[bytes]:
+        return []
+
+    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
+        return []
+
+    def close(self, index: int, segment: Segment) -> list[bytes]:
+        return []
+
+
 def usage_object(prompt: int, output: int, cached: int | None, reasoning: int) -> bytes:
     """The `usage` of the OpenAI routes; `cached` None leaves the details out."""
     usage: dict[str, object] = {"prompt_tokens": prompt, "total_tokens": prompt + output, "completion_tokens": output}
@@ -195,7 +208,7 @@ class Chat(OpenAIUsage):
         return {**head, "choices": choices}
 
 
-class Completions(OpenAIUsage):
+class Completions(Unframed, OpenAIUsage):
     """`/v1/completions`."""
 
     def __init__(self, request_id: str, ask: Ask) -> None:
@@ -203,17 +216,8 @@ class Completions(OpenAIUsage):
         self.model = ask.model
         self.created = int(time.time())
 
-    def begin(self, index: int, usage: bytes) -> list[bytes]:
-        return []
-
-    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
-        return []
-
     def around(self, index: int, segment: Segment) -> Template:
         return template(self._token(index, segment, None))
-
-    def close(self, index: int, segment: Segment) -> list[bytes]:
-        return []
 
     def finish(self, last: Last) -> list[bytes]:
         around = template(self._token(last.index, last.segment, last.answer.finish))

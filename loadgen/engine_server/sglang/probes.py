@@ -7,6 +7,7 @@ answers with a token of its own.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs
@@ -35,6 +36,7 @@ class SglangProbes(Probes):
     )
     paths = HEALTH | admin | {b"/ping", b"/v1/models", b"/get_model_info", b"/model_info", b"/metrics"}
     owner = "sglang"
+    more_of_model: Mapping[str, object] = {}
 
     def handle(self, request: Request, entry: Entry) -> None:
         """Answer one; health when it is known."""
@@ -91,19 +93,6 @@ class SglangProbes(Probes):
             return 200, msgspec.json.encode([{"dp_rank": 0, **old, "num_tokens": load["num_used_tokens"]}]), JSON
         info = self._model_info() if path in (b"/get_model_info", b"/model_info") else self._server_info()
         return 200, msgspec.json.encode(info), JSON
-
-    def _models(self) -> bytes:
-        engine = self._engine
-        model = {
-            "id": engine.model_name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": self.owner,
-            "root": engine.model_name,
-            "parent": None,
-            "max_model_len": engine.options.settings.max_model_len,
-        }
-        return msgspec.json.encode({"object": "list", "data": [model]})
 
     def _model_info(self) -> dict[str, object]:
         name = self._engine.model_name

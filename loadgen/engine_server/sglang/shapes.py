@@ -13,6 +13,7 @@ from loadgen.engine_server.shapes import (
     Filled,
     Last,
     Template,
+    Unframed,
     event_of,
     plain,
     template,
@@ -125,7 +126,7 @@ class Chat(Counting):
         return {**head, "choices": choices}
 
 
-class Completions(Counting):
+class Completions(Unframed, Counting):
     """`/v1/completions`."""
 
     def __init__(self, request_id: str, ask: Ask) -> None:
@@ -133,17 +134,8 @@ class Completions(Counting):
         self.model = ask.model
         self.created = int(time.time())
 
-    def begin(self, index: int, usage: bytes) -> list[bytes]:
-        return []
-
-    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
-        return []
-
     def around(self, index: int, segment: Segment) -> Template:
         return template(self._envelope([self._choice(index, TEXT, None)]) | NO_USAGE)
-
-    def close(self, index: int, segment: Segment) -> list[bytes]:
-        return []
 
     def finish(self, last: Last) -> list[bytes]:
         around = template(self._envelope([self._choice(last.index, TEXT, last.answer)]) | NO_USAGE)
@@ -168,7 +160,7 @@ class Completions(Counting):
         return {**head, "choices": choices}
 
 
-class Generate(Filled):
+class Generate(Unframed, Filled):
     """The native `/generate`: each event has the whole text so far."""
 
     always_counts = shows_cached = True
@@ -182,21 +174,12 @@ class Generate(Filled):
         counts = {"prompt_tokens": prompt, "completion_tokens": output, "cached_tokens": cached or 0}
         return msgspec.json.encode(counts)
 
-    def begin(self, index: int, usage: bytes) -> list[bytes]:
-        return []
-
-    def open(self, index: int, segment: Segment, tool: str | None) -> list[bytes]:
-        return []
-
     def around(self, index: int, segment: Segment) -> Template:
         return b"", b""
 
     def token(self, index: int, around: Template, text: bytes, usage: bytes) -> bytes:
         said = self._said[index] = self._said.get(index, b"") + text
         return event_of(self._out(plain(said), msgspec.json.decode(usage), None) | {"index": index})
-
-    def close(self, index: int, segment: Segment) -> list[bytes]:
-        return []
 
     def finish(self, last: Last) -> list[bytes]:
         said = plain(self._said.get(last.index, b"") + last.text)
