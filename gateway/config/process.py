@@ -116,8 +116,8 @@ class Upstream(Section):
     )
     coalesce_s: Annotated[float, Number(0, 0.01)] = Field(
         0.001,
-        description="While one stream brings several reads within so long, and the process is not busy, it rests for that time"
-        " after each turn and reads at once what has come meanwhile: less CPU, for tokens that may come so much later. 0: never.",
+        description="When more of a stream comes within twice this time, and the process is not busy, it rests so long once all is"
+        " passed on, and reads at once what has come meanwhile: less CPU, for tokens that may come so much later. 0: never.",
     )
 
 
