@@ -114,6 +114,8 @@ async def decided(directory: Path, lengths: Sequence[int]) -> list[Any]:
                 assert (await exchange(gateway.port, post("/v1/chat/completions", data))).status == 200
     lines = [json.loads(line) for line in (directory / "journal.jsonl").read_bytes().splitlines()[1:]]
     arrived = [(line["request"], line["decisions"]) for line in lines if line["event"] == "Arrived"]
+    # Equal ones are drawn from in the order in which they came up, and which of two probes answers first is chance.
+    up = [line["endpoint"]["name"] for line in lines if line["event"] == "EndpointUp"]
     own = {
         "id",
         "arrived_s",
@@ -124,7 +126,7 @@ async def decided(directory: Path, lengths: Sequence[int]) -> list[Any]:
         (
             {name: value for name, value in request.items() if name not in own},
             len(request["prefix"]),
-            [(one["decision"], one["endpoint"]) for one in decisions],
+            [(one["decision"], up.index(one["endpoint"])) for one in decisions],
         )
         for request, decisions in arrived
     ]
