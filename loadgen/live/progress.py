@@ -5,24 +5,25 @@ five seconds. Colours follow NO_COLOR. Everything here goes to stderr; stdout is
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.text import Text
 
 from loadgen import tasks
+from loadgen.live.picture import BOLD, DIM, PLAIN, RED, Line, Part, Picture, Row, bar, folded, table
 from loadgen.report.record import REJECTED, Outcome, Sample, Slo
 from loadgen.report.stats import percentile, quantile
 
 LAG_LIMIT_MS = 10.0  # of send lag at p99; beyond it the client, not the system, is measured (loadgen.md 8.2 V1)
 NEAR = 0.5  # of a limit: from there on its value is red
 _LIVE_S, _PLAIN_S = 0.25, 5.0
-_BAR_CELLS = 74
+_FIGURES_S = 1.0  # percentiles and the client's health are made anew that often, counters in each picture
 _MOST_ROWS = 12
 _KEPT = 1000  # latest values that live percentiles are of: the cost of a frame must not grow with the run
 
@@ -39,6 +40,11 @@ class Counts:
     def ended(self) -> int:
         """Requests that have ended, in whatever way."""
         return self.ok + self.rejected + self.failed + self.cancelled
+
+    def times(self) -> tuple[float | None, float | None]:
+        """TTFT at p50 and p99, ms, of the latest that came."""
+        ordered = sorted(self.ttft_ms)
+        return percentile(ordered, 0.5), percentile(ordered, 0.99)
 
     @property
     def attainment(self) -> float | None:
@@ -145,6 +151,9 @@ class View:
         self._tally = tally
         self._window_s = window_s
         self._total_s = total_s or window_s[1]
+        self._figured_s = math.nan
+        self._times: dict[str, tuple[float | None, float | None]] = {}
+        self._health: list[Vital] = []
 
     def line(self, *, ended: bool = False) -> str:
         """Everything in one plain line."""
@@ -158,36 +167,48 @@ class View:
         )
 
     def picture(self) -> RenderableType:
-        """The live picture. Plain text in columns: a rich table costs five times as much, on the loop that stamps."""
-        return Group(self._head(), self._bar(), Text("\n".join(self._rows())), self._health())
+        """The live picture, as wide as it may be where it is printed."""
+        return Picture(self._lines)
 
-    def _bar(self) -> Text:
-        share = min(max(0.0, self._clock.now_s() / self._total_s), 1.0)
-        filled = round(share * _BAR_CELLS)
-        return Text.assemble(("━" * filled, "green"), ("━" * (_BAR_CELLS - filled), "dim"))
+    def _lines(self, width: int) -> Iterator[Line]:
+        now_s = self._clock.now_s()
+        if not abs(now_s - self._figured_s) < _FIGURES_S:  # also of a clock that does not run yet
+            self._figured_s = now_s
+            self._times = {name: one.times() for name, one in self._shown()}
+            self._health = list(self._vitals())
+        yield from folded([(self._title, BOLD), *((text, PLAIN) for text in self._head())], "  ", width)
+        yield bar(now_s / self._total_s, width)
+        yield from table(self._rows(), width)
+        yield from folded([("client:", DIM), *self._figures()], " ", width)
 
-    def _head(self) -> Text:
+    def _head(self) -> Iterator[str]:
         sent, done, _, _ = self._tally.sums()
         now_s = max(self._clock.now_s(), 0.001)
         sending_s = min(now_s, self._total_s)
+        yield self._clock_text()
+        yield self._phase()
         offered = f"offered {self.offered(now_s) / sending_s:.1f} " if self.offered else ""
-        rates = f"{offered}sent {sent / sending_s:.1f} done {done / now_s:.1f} /s  in flight {sent - done}"
-        return Text.assemble((self._title, "bold"), f"  {self._clock_text()}  {self._phase()}  {rates}", no_wrap=True)
+        yield f"{offered}sent {sent / sending_s:.1f} done {done / now_s:.1f} /s"
+        yield f"in flight {sent - done}"
 
-    def _rows(self) -> Iterator[str]:
-        yield (
-            f"{'':13}{'sent':>6}{'per s':>7}{'ok':>6}{'rejected':>9}{'failed':>7}"
-            f"{'TTFT p50':>9}{'p99 ms':>8}{'within SLO':>12}"
-        )
+    def _rows(self) -> Iterator[Row]:
         sending_s = min(max(self._clock.now_s(), 0.001), self._total_s)
         for name, one in self._shown():
-            ordered = sorted(one.ttft_ms)
-            times = f"{_whole(percentile(ordered, 0.5)):>9}{_whole(percentile(ordered, 0.99)):>8}"
-            counts = f"{one.sent:>6}{one.sent / sending_s:>7.1f}{one.ok:>6}{one.rejected:>9}{one.failed:>7}"
-            yield f"{name[:12]:13}{counts}{times}{_percent(one.attainment):>12}"
+            p50_ms, p99_ms = self._times.get(name, (None, None))
+            yield (
+                name,
+                f"{one.sent}",
+                f"{one.sent / sending_s:.1f}",
+                f"{one.ok}",
+                f"{one.rejected}",
+                f"{one.failed}",
+                _whole(p50_ms),
+                _whole(p99_ms),
+                _percent(one.attainment),
+            )
         hidden = len(self._tally.groups) - _MOST_ROWS
         if hidden > 0:
-            yield f"and {hidden} more"
+            yield (f"and {hidden} more",)
 
     def _shown(self) -> list[tuple[str, Counts]]:
         """The groups, or those with the most requests where there are too many to be read."""
@@ -202,9 +223,10 @@ class View:
         lag_ms = quantile(self._tally.lags_ms, 0.99) or 0.0
         return (Vital(text=f"send lag p99 {lag_ms:.1f} ms", value=lag_ms, limit=LAG_LIMIT_MS),)
 
-    def _health(self) -> Text:
-        parts = [(one.text, "red" if one.value > NEAR * one.limit else "dim") for one in self._vitals()]
-        return Text.assemble(("client: ", "dim"), *[part for one in parts for part in ((", ", "dim"), one)][1:])
+    def _figures(self) -> Iterator[Part]:
+        last = len(self._health) - 1
+        for place, one in enumerate(self._health):
+            yield one.text + ("," if place < last else ""), RED if one.value > NEAR * one.limit else DIM
 
     def _phase(self) -> str:
         if self.phase:

@@ -1,25 +1,19 @@
 """Parts of the demo: children that stop whatever they do, ports, what a person is shown, what the report holds."""
 
 import asyncio
-import os
-import re
 import socket
 import sys
-from array import array
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
-from rich.console import Console
 
 from loadgen import tasks
 from loadgen.demo.fleet import ENGINES, MODEL, choose_listeners, engine_argv, gateway_config
 from loadgen.demo.run import DemoOptions, run_demo
 from loadgen.live.processes import LiveError, Processes, free_ports, is_free
-from loadgen.live.progress import Tally, View, shown
 from loadgen.live.serving import Listeners
-from loadgen.report.record import Outcome, Sample
 from loadgen.scenario import standard
 
 SLO = standard("demo").slo
@@ -183,99 +177,3 @@ def test_options_that_cannot_work_are_refused_before_anything_starts(
     assert run_demo(options) == 2
     shown_text = capsys.readouterr()
     assert said in shown_text.err and shown_text.out == ""
-
-
-# ---- progress
-
-
-class At:
-    """A clock that stands."""
-
-    def __init__(self, now_s: float) -> None:
-        self._now_s = now_s
-
-    def now_s(self) -> float:
-        return self._now_s
-
-
-def ended(outcome: Outcome, ttft_s: float = 0.1) -> Sample:
-    return Sample(
-        id=0,
-        tenant="chat",
-        priority="interactive",
-        measured=True,
-        input_tokens=10,
-        planned_output=1,
-        leaves=False,
-        sched_s=1.0,
-        sent_s=1.004,
-        reads=array("d", [1.0 + ttft_s]),
-        outcome=outcome,
-    )
-
-
-def tally() -> Tally:
-    made = Tally(("interactive", "batch"), SLO)
-    for outcome, ttft_s in [
-        (Outcome.OK, 0.1),
-        (Outcome.OK, 0.5),
-        (Outcome.REJECTED_CAPACITY, 0),
-        (Outcome.TRUNCATED, 0),
-        (Outcome.CANCELLED, 0),
-    ]:
-        made.sent(ended(outcome))
-        made.ended(ended(outcome, ttft_s))
-    made.sent(ended(Outcome.UNFINISHED))
-    return made
-
-
-def test_a_line_says_what_runs_and_how_it_goes() -> None:
-    line = View("gateway", At(12.0), tally(), (5.0, 60.0)).line()
-    assert "gateway: 12 of 60 s, measuring" in line
-    assert "sent 6, in flight 1, done 5, rejected 1, failed 1" in line
-    assert "interactive 25.0 %, batch -" in line
-
-
-@pytest.mark.parametrize(
-    ("now_s", "words"),
-    [
-        (float("-inf"), "0 of 60 s  warm-up"),
-        (-0.2, "0 of 60 s  warm-up"),
-        (4.9, "warm-up"),
-        (5, "measuring"),
-        (61, "60 of 60 s  drain"),
-    ],
-)
-def test_the_picture_fits_eighty_columns_at_any_time(now_s: float, words: str) -> None:
-    console = Console(width=80, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    with console.file:
-        console.print(View("round robin", At(now_s), tally(), (5.0, 60.0)).picture())
-        text = console.export_text()
-    assert words in text
-    assert re.search(r"interactive +6 +[0-9.]+ +2 +1 +1 +100 +500 +25\.0 %", text), text
-    assert "send lag p99 4.0 ms" in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
-async def test_without_a_terminal_there_are_plain_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("loadgen.live.progress._PLAIN_S", 0.01)
-    text = ""
-    async with shown(Console(stderr=True), View("gateway", At(12.0), tally(), (5.0, 60.0))), asyncio.timeout(20):
-        while text.count("\n") < 2:
-            await asyncio.sleep(0.01)
-            text += capsys.readouterr().err
-    lines = text.splitlines()
-    assert all(line.startswith("gateway: 12 of 60 s") for line in lines)
-    assert not any("\x1b" in line for line in lines)
-
-
-async def test_on_a_terminal_the_picture_is_redrawn_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.live.progress._LIVE_S", 0.01)
-    monkeypatch.setenv("TERM", "xterm")
-    with open(os.devnull, "w") as sink:
-        console = Console(file=sink, force_terminal=True, record=True, width=80)
-        async with shown(console, View("gateway", At(12.0), tally(), (5.0, 60.0))):
-            await asyncio.sleep(0.1)
-    assert console.export_text().count("measuring") >= 3
