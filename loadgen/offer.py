@@ -15,11 +15,11 @@ from loadgen import scenario as scenarios
 from loadgen.report.folder import Basis, Goal
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule
-from loadgen.workload.summary import Summary, quantile
+from loadgen.workload.summary import quantile
 from loadgen.workload.yaml_source import plain
 
 Changes = list[tuple[str, Any]]
-_SHARES = (0.5, 0.9, 0.99)
+SCHEMA = "forebay.offer/1"
 
 
 def named(name: str) -> Scenario:
@@ -86,50 +86,116 @@ def scaled(
     return scenario
 
 
-def described(scenario: Scenario, schedule: Schedule) -> str:
-    """What would be offered, in a few lines: for `--dry-run`."""
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens: of all requests, and how many the measured ones have."""
+
+    total: int
+    mean: float
+    p50: int
+    p90: int
+    p99: int
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be offered. Counts are of all requests, `classes` and what a cache would know of the measured ones.
+
+    `rate` is that of measured requests per s, the most there can be in a closed loop. `cached` are prompt tokens known to a cache
+    without a limit, and their share. `tenants`: the largest first. `think_s` is a mean of later requests of a session.
+    `telling`: tenants whose max_tokens tells the length of the answer. `schedule` is the sha256 of the requests.
+    """
+
+    schema: str = SCHEMA
+    scenario: str
+    seed: int
+    requests: int
+    measured: int
+    window_s: float
+    rate: float
+    closed: bool
+    prompts: Sizes
+    answers: Sizes
+    cached_tokens: int
+    cached_share: float
+    tenants: dict[str, int]
+    classes: dict[str, int]
+    sessions: int
+    requests_per_session: float
+    think_s: float | None
+    salt: str
+    telling: list[str]
+    schedule: str
+
+
+def offer(scenario: Scenario, schedule: Schedule) -> Offer:
+    """Counted."""
     summary = schedule.summary()
     totals = summary.totals()
     window_s = schedule.window_end_s - schedule.window_start_s
-    known = f"{totals.ideal_cached_tokens:,} ({totals.ideal_share:.1%})"
+    return Offer(
+        scenario=scenario.name,
+        seed=schedule.seed,
+        requests=totals.requests,
+        measured=totals.measured,
+        window_s=window_s,
+        rate=totals.measured / window_s,
+        closed=scenario.closed,
+        prompts=_sizes(totals.input_tokens, summary.inputs),
+        answers=_sizes(totals.output_tokens, summary.outputs),
+        cached_tokens=totals.ideal_cached_tokens,
+        cached_share=totals.ideal_share,
+        tenants=dict(sorted(totals.tenants.items(), key=lambda item: (-item[1], item[0]))),
+        classes={name: summary.classes[name] for name in scenario.classes},
+        sessions=totals.sessions,
+        requests_per_session=summary.in_sessions / totals.sessions if totals.sessions else 0.0,
+        think_s=summary.think_s / summary.turns if summary.turns else None,
+        salt=scenario.salt,
+        telling=scenario.telling,
+        schedule=schedule.digest(),
+    )
+
+
+def described(scenario: Scenario, schedule: Schedule, *, json: bool = False) -> str:
+    """What would be offered, in a few lines or as JSON: for `--dry-run`."""
+    made = offer(scenario, schedule)
+    if json:
+        return msgspec.json.format(msgspec.json.encode(made), indent=1).decode() + "\n"
+    loop = " at most, in a closed loop" if made.closed else ""
     lines = [
-        f"{scenario.name}, seed {schedule.seed}: {totals.requests:,} requests, {totals.measured:,} of them measured in "
-        f"{window_s:g} s ({totals.measured / window_s:.2f}/s{_loop(scenario)})",
-        f"prompt tokens: {totals.input_tokens:,}; a measured request {_quantiles(summary.inputs)}; {known} of the measured "
-        "ones known to a cache without a limit",
-        f"output tokens: {totals.output_tokens:,}; a measured request {_quantiles(summary.outputs)}",
-        *_more(scenario, summary),
-        f"schedule: sha256 {schedule.digest()}",
+        f"{made.scenario}, seed {made.seed}: {made.requests:,} requests, {made.measured:,} of them measured in "
+        f"{made.window_s:g} s ({made.rate:.2f}/s{loop})",
+        f"prompt tokens: {made.prompts.total:,}; a measured request {_words(made.prompts)}; "
+        f"{made.cached_tokens:,} ({made.cached_share:.1%}) of the measured ones known to a cache without a limit",
+        f"output tokens: {made.answers.total:,}; a measured request {_words(made.answers)}",
+        *_more(made),
+        f"schedule: sha256 {made.schedule}",
     ]
     return "".join(line + "\n" for line in lines)
 
 
-def _loop(scenario: Scenario) -> str:
-    return " at most, in a closed loop" if scenario.closed else ""
-
-
-def _quantiles(counts: dict[int, int]) -> str:
+def _sizes(total: int, counts: dict[int, int]) -> Sizes:
     mean = sum(value * number for value, number in counts.items()) / max(1, sum(counts.values()))
-    named = (f"p{share * 100:g} {quantile(counts, share):,}" for share in _SHARES)
-    return ", ".join((f"mean {mean:,.0f}", *named))
+    p50, p90, p99 = (quantile(counts, share) for share in (0.5, 0.9, 0.99))
+    return Sizes(total=total, mean=mean, p50=p50, p90=p90, p99=p99)
 
 
-def _more(scenario: Scenario, summary: Summary) -> Iterable[str]:
-    totals = summary.totals()
-    if len(totals.tenants) > 1:
-        most = sorted(totals.tenants.items(), key=lambda item: (-item[1], item[0]))
-        shown = ", ".join(f"{name} {count / totals.requests:.1%}" for name, count in most[:8])
-        yield f"tenants: {len(most)}; {shown}{', ...' if len(most) > 8 else ''}"
-    if len(summary.classes) > 1:
-        yield "classes: " + ", ".join(f"{name} {summary.classes[name]:,}" for name in scenario.classes)
-    if totals.sessions:
-        yield f"sessions: {totals.sessions:,}, {summary.in_sessions / totals.sessions:.1f} requests each"
-    if summary.turns:
-        yield f"thinking: {summary.think_s / summary.turns:.1f} s before a later request, on average"
-    if scenario.salt == "none":
+def _words(sizes: Sizes) -> str:
+    return f"mean {sizes.mean:,.0f}, p50 {sizes.p50:,}, p90 {sizes.p90:,}, p99 {sizes.p99:,}"
+
+
+def _more(made: Offer) -> Iterable[str]:
+    if len(made.tenants) > 1:
+        shown = ", ".join(f"{name} {count / made.requests:.1%}" for name, count in list(made.tenants.items())[:8])
+        yield f"tenants: {len(made.tenants)}; {shown}{', ...' if len(made.tenants) > 8 else ''}"
+    if sum(count > 0 for count in made.classes.values()) > 1:
+        yield "classes: " + ", ".join(f"{name} {count:,}" for name, count in made.classes.items())
+    if made.sessions:
+        yield f"sessions: {made.sessions:,}, {made.requests_per_session:.1f} requests each"
+    if made.think_s is not None:
+        yield f"thinking: {made.think_s:.1f} s before a later request, on average"
+    if made.salt == "none":
         yield "salt: none; a run may find in the caches what another one left there"
-    if scenario.telling:
-        yield f"max_tokens tells the length of the answer for {', '.join(scenario.telling)}"
+    if made.telling:
+        yield f"max_tokens tells the length of the answer for {', '.join(made.telling)}"
 
 
 def _entered(place: Any, step: str, path: str, error: type[Exception]) -> Any:

@@ -33,7 +33,7 @@ def bench_command(options: BenchOptions) -> int:
         check(options)
         scenario = scenario_of(options)
         if options.dry_run:
-            output.described(scenario, schedule_of(options, scenario), options.salt)
+            output.described(scenario, schedule_of(options, scenario), options)
             return Exit.MET
         with folder(options.out, scenario.name, time.time()) as path:
             command = _Command(options, planned(options, scenario, path / SCHEDULE), path)

@@ -99,9 +99,10 @@ def _probes(search: Found) -> Table:
     return made
 
 
-def described(scenario: Scenario, schedule: Schedule, salt: str | None) -> None:
-    """What would be offered; `salt` as the command line has it, None: the scenario's."""
-    sys.stdout.write(offered(msgspec.structs.replace(scenario, salt=salt or scenario.salt), schedule))
+def described(scenario: Scenario, schedule: Schedule, options: BenchOptions) -> None:
+    """What would be offered."""
+    salted = msgspec.structs.replace(scenario, salt=options.salt or scenario.salt)
+    sys.stdout.write(offered(salted, schedule, json=options.json))
 
 
 def _page() -> Console:

@@ -100,7 +100,7 @@ class _Command:
     def run(self) -> int:
         if self._options.dry_run:
             plan = self._schedule or build(self._given.scenario, self._seed)
-            sys.stdout.write(described(self._given.scenario, plan))
+            sys.stdout.write(described(self._given.scenario, plan, json=self._options.json))
             return MET
         if self._options.find_max_rate:
             return self._search()

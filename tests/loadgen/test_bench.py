@@ -89,25 +89,32 @@ async def test_without_a_terminal_progress_is_plain_lines_and_the_report_is_alon
     assert "V1, V2" in done.out, "what is allowed is said"
 
 
-@pytest.mark.parametrize("colour", [True, False])
-async def test_on_a_terminal_there_is_a_picture_and_no_color_has_none(
-    engine: Engine, tmp_path: Path, colour: bool
-) -> None:
+async def on_a_terminal(engine: Engine, tmp_path: Path, env: dict[str, str], *arguments: str) -> str:
+    """What a run with shared prefixes sent before it shows there."""
     ours, theirs = pty.openpty()
     environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environ |= {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT), "COLUMNS": "100", "LINES": "30"}
     (tmp_path / "tiny.yaml").write_text(TINY)
-    argv = python(
-        "-m", "gateway", "bench", "tiny.yaml", "--url", engine.url, "--out", "out", "--no-html", "--prime", *BUSY
-    )
+    argv = python("-m", "gateway", "bench", "tiny.yaml", "--url", engine.url, "--out", "out", "--no-html", "--prime")
     with subprocess.Popen(
-        argv, cwd=tmp_path, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
-        env=environ | ({} if colour else {"NO_COLOR": "1"}),
+        [*argv, *BUSY, *arguments], cwd=tmp_path, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
+        env=environ | env,
     ) as process:  # fmt: skip
         os.close(theirs)
         shown = await asyncio.to_thread(_until_closed, ours)
         assert process.wait(30) == 0, shown
-    text = shown.decode(errors="replace")
+    return shown.decode(errors="replace")
+
+
+async def test_quiet_shows_nothing_on_a_terminal_either(engine: Engine, tmp_path: Path) -> None:
+    assert await on_a_terminal(engine, tmp_path, {}, "--quiet") == ""
+
+
+@pytest.mark.parametrize("colour", [True, False])
+async def test_on_a_terminal_there_is_a_picture_and_no_color_has_none(
+    engine: Engine, tmp_path: Path, colour: bool
+) -> None:
+    text = await on_a_terminal(engine, tmp_path, {} if colour else {"NO_COLOR": "1"})
     assert text.count("measuring") >= 5, "redrawn"
     assert " s  prime  " in text
     assert re.search(r"chat +[0-9]+ +[0-9.]+ +[0-9]+", text) and "send lag p99" in text and "CPU" in text
@@ -318,6 +325,22 @@ def test_a_dry_run_sends_nothing(tmp_path: Path) -> None:
     assert "salt: none" not in done.stdout
     assert "salt: none" in CliRunner().invoke(app, [str(file), "--dry-run", "--salt", "none"]).stdout
     assert not out.exists()
+
+
+def test_a_dry_run_as_json_has_the_same_figures_on_stdout_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(TINY)
+    asked = [str(file), "--dry-run", "--scale", "2", "--salt", "none"]
+    told = CliRunner().invoke(app, asked).stdout
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0 and not done.stderr
+    offered = json.loads(done.stdout)
+    assert offered["schema"] == "forebay.offer/1" and offered["scenario"] == "tiny" and offered["salt"] == "none"
+    assert offered["requests"] == 2 * REQUESTS == sum(offered["tenants"].values())
+    assert list(offered["tenants"]) == ["chat", "jobs"] and sum(offered["classes"].values()) == offered["measured"]
+    for figure in (offered["measured"], offered["prompts"]["total"], offered["answers"]["total"]):
+        assert f"{figure:,}" in told
+    assert f"p99 {offered['prompts']['p99']:,}; {offered['cached_tokens']:,} " in told and offered["schedule"] in told
 
 
 def test_a_schedule_of_another_scenario_is_refused_with_the_tenant_that_is_missing(tmp_path: Path) -> None:

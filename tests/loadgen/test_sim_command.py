@@ -199,7 +199,10 @@ def test_an_interrupted_run_says_so(small: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_dry_run_says_what_would_be_offered(small: str) -> None:
     code, out, _ = called(small, "--dry-run", "--scale", "2")
     assert code == 0
-    assert build(scenario().scaled(2), 3).digest() in out
+    digest = build(scenario().scaled(2), 3).digest()
+    assert digest in out
+    code, out, err = called(small, "--dry-run", "--scale", "2", "--json")
+    assert (code, err) == (0, "") and json.loads(out)["schedule"] == digest
 
 
 def test_a_saved_schedule_is_what_was_drawn(small: str, tmp_path: Path) -> None:
