@@ -17,7 +17,7 @@ from loadgen.bench.exits import BenchError, Exit
 from loadgen.bench.find_rate import find_max_rate
 from loadgen.bench.options import BenchOptions, check
 from loadgen.bench.preflight import preflight
-from loadgen.bench.prepare import asked, keys_of, planned, scenario_of, schedule_of, seed_of
+from loadgen.bench.prepare import asked, keys_of, planned, scenario_of, schedule_of, seed_of, senders
 from loadgen.bench.run import Course, measured
 from loadgen.bench.stop import Stop
 from loadgen.client import ClientError
@@ -70,6 +70,7 @@ class _Command:
         stop = Stop(self._say)
         stop.install()
         self._say(output.announced(plan, options))
+        self._say(self._keys.warning(senders(options, plan)))
         async with aiohttp.ClientSession() as session:
             ready = await preflight(plan.facts, asked(options, plan), self._keys)
             self._say(output.found(ready))

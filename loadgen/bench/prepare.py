@@ -15,6 +15,7 @@ from loadgen.bench.preflight import Asked
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build, planned_in, saved
 from loadgen.workload.fields import duration
+from loadgen.workload.trace import Trace
 
 LARGE = 100_000  # requests: a schedule of more of them stays in its file
 
@@ -74,7 +75,15 @@ def seed_of(options: BenchOptions, scenario: Scenario) -> int:
 def keys_of(options: BenchOptions, made: Plan, environ: Mapping[str, str]) -> Keys:
     """Those of all tenants of the plan. BenchError."""
     variables = {tenant: name for tenant in made.facts.tenants if (name := made.scenario.source(tenant).key_env)}
-    return keys(options.keys, variables, environ)
+    sources = made.scenario.tenants
+    splits = any(isinstance(one.arrivals, Trace) and one.arrivals.tenant_field for one in sources)
+    named = dict.fromkeys((*(one.name for one in sources), *senders(options, made)))
+    return keys(options.keys, variables, environ, None if splits else tuple(named))
+
+
+def senders(options: BenchOptions, made: Plan) -> tuple[str, ...]:
+    """All tenants that send."""
+    return (*made.facts.tenants, *((PROBE,) if options.probe else ()))
 
 
 def asked(options: BenchOptions, made: Plan) -> Asked:
@@ -89,5 +98,5 @@ def asked(options: BenchOptions, made: Plan) -> Asked:
         control=None if control == "auto" else control,
         timeout_s=options.timeout_s,
         connect_s=options.connect_timeout_s,
-        tenants=(*tenants, *((PROBE,) if options.probe else ())),
+        tenants=senders(options, made),
     )

@@ -23,6 +23,7 @@ from loadgen.bench.facts import ideal
 from loadgen.bench.keys import Keys
 from loadgen.bench.options import BenchOptions
 from loadgen.bench.preflight import Ready
+from loadgen.bench.prepare import senders
 from loadgen.bench.recorder import Recorder
 from loadgen.bench.rules import rules
 from loadgen.bench.stop import Stop
@@ -86,7 +87,8 @@ class _Run:
         self._prime = extra.prime(plan.facts, plan.schedule) if options.prime else None
         self._probe = extra.probe(options.probe, plan.schedule, plan.total_s) if options.probe else None
         self._pages = [scrape.Page(course.session, url) for url in options.scrape]
-        self._warnings = [told] if (told := _too_much(plan, options.workers)) else []
+        told = (_too_much(plan, options.workers), course.keys.warning(senders(options, plan)))
+        self._warnings = [one for one in told if one]
 
     async def run(self) -> tuple[Report, tuple[str, ...]]:
         for page in self._pages:

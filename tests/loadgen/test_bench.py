@@ -205,6 +205,21 @@ async def test_preflight_says_which_key_is_missing(guarded: Engine, tmp_path: Pa
     assert "tenant chat" in done.err and "the variable KEY_CHAT, which is not set" in done.err
 
 
+async def test_a_file_of_keys_has_the_tenants_of_the_scenario(engine: Engine, tmp_path: Path) -> None:
+    """One that is in neither is refused; one that is not in the file is told, before the run and in its report."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"chat: {KEYS['KEY_CHAT']}\njob: {KEYS['KEY_JOBS']}\n")
+    done = await bench(tmp_path, "--url", engine.url, "--keys", str(keys), env={})
+    assert done.code == 2 and f"--keys {keys}:2:1: " in done.err and "did you mean 'jobs'?" in done.err
+    assert not done.folder.exists()
+    keys.write_text(f"chat: {KEYS['KEY_CHAT']}\nprobe: {KEYS['KEY_JOBS']}\n")
+    assert (await bench(tmp_path, "--url", engine.url, "--keys", str(keys), env={})).code == 2
+    done = await bench(tmp_path, "--url", engine.url, "--keys", str(keys), "--probe", "5", env={})
+    assert done.code == 0, done.err
+    told = f"--keys {keys} has no key for jobs: sent without one"
+    assert told in done.err and told in done.report["warnings"]
+
+
 async def test_preflight_finds_prompts_that_do_not_fit(guarded: Engine, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"'*': {KEYS['KEY_CHAT']}\n")

@@ -67,6 +67,40 @@ def test_a_file_of_keys_that_is_none_does_not_show_what_is_in_it(tmp_path: Path,
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        (f"chat: {KEY}\njobbs: {KEY}\n", ":2:1: ", "there are chat, jobs; did you mean 'jobs'?"),
+        (f"# mine\n'*': {KEY}\nnobody: {KEY}\n", ":3:1: ", "there are chat, jobs"),
+        (f"{KEY}: chat\n", ":1:1: ", "no tenant of the scenario is called that"),
+        ("chat: 12\n", ":1:1: ", "both of them text"),
+        (f"chat: a\nchat: {KEY}\n", ":2:1: ", "each tenant once"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_keys_is_told_by_its_place_alone(
+    tmp_path: Path, text: str, place: str, said: str
+) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    with pytest.raises(BenchError) as caught:
+        keys(file, {}, {}, ("chat", "jobs"))
+    assert str(caught.value).startswith(f"--keys {file}{place}") and said in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_tenants_that_a_file_of_keys_lacks_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(f"chat: {KEY}\n")
+    made = keys(file, {"docs": "DOCS"}, {"DOCS": KEY}, ("chat", "docs", "jobs"))
+    assert (
+        made.warning(("chat", "docs", "jobs", "probe")) == f"--keys {file} has no key for jobs, probe: sent without one"
+    )
+    assert "has none for it" in made.advice("jobs") and "--keys FILE" not in made.advice("jobs")
+    assert made.warning(("chat", "docs")) == "" == keys(None, {}, {}).warning(("chat",))
+    file.write_text(f"chat: {KEY}\n'*': {KEY}\n")
+    assert keys(file, {}, {}).warning(("chat", "jobs")) == ""
+
+
 def test_a_key_that_no_header_carries_is_refused_unseen() -> None:
     with pytest.raises(BenchError, match="key of tenant chat, from the variable X") as caught:
         keys(None, {"chat": "X"}, {"X": "secret\nwith a line"})
