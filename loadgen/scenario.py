@@ -19,13 +19,14 @@ from loadgen.report.record import Slo, TokenCost, TtftLimit
 from loadgen.workload import yaml_source
 from loadgen.workload.arrivals import Arrivals, Closed, Sessions
 from loadgen.workload.caps import TELLING, Absent, Cap
+from loadgen.workload.choices import explained_by
 from loadgen.workload.fields import Count, Duration, Fields, Positive, Share, duration, seconds
 from loadgen.workload.fields import ScenarioError as ScenarioError
 from loadgen.workload.lengths import Empirical, Length
 from loadgen.workload.recipes import LEAST_TOOLS, Prefix, Prompt
 from loadgen.workload.trace import Trace
 from loadgen.workload.yaml_source import Path as Where
-from loadgen.workload.yaml_source import Source, SourceError, explained, written
+from loadgen.workload.yaml_source import Source, SourceError, written
 
 EVERY_CLASS = "all"
 Priority = Literal["critical", "interactive", "standard", "batch"]
@@ -252,17 +253,16 @@ def checked(values: Any, file: str, source: Source | None = None) -> Scenario:
     try:
         scenario = msgspec.convert(values, Scenario)
     except msgspec.ValidationError as error:
-        path, what = explained(str(error), values)
-        what += "; `forebay bench schema` has those that are" if what.startswith("Invalid ") else ""
-        raise _located(file, source, path, what) from error
+        raise _located(file, source, *explained_by(Scenario, values, error)) from error
     for problem in _problems(scenario):
         raise _located(file, source, *problem)
     return scenario
 
 
-def _located(file: str, source: Source | None, path: Where, what: str) -> ScenarioError:
+def _located(file: str, source: Source | None, path: Where, what: str, words: str = "") -> ScenarioError:
+    """`words`: what is said, if it is not `what`, which tells the place."""
     place = ":".join(map(str, (file, *(source.place(path, what) if source else ()))))
-    return ScenarioError(": ".join(part for part in (place, written(path), what) if part))
+    return ScenarioError(": ".join(part for part in (place, written(path), words or what) if part))
 
 
 def _problems(scenario: Scenario) -> Iterator[tuple[Where, str]]:

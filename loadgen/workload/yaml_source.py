@@ -10,6 +10,7 @@ import yaml
 _BOOL = "tag:yaml.org,2002:bool"
 Path = tuple[str | int, ...]
 NO_FIELD = "there is no such field"
+ONE_OF_THEM = "one of them: "
 
 
 class _Loader(yaml.SafeLoader):
@@ -114,7 +115,7 @@ def explained(message: str, values: Any) -> tuple[Path, str]:
     for place, (name, number, unknown) in enumerate(steps):
         if unknown and len(values) != 1:
             rest = ".".join(name or number or "*" for name, number, _ in steps[place + 1 :])
-            return path, f"one of them: {rest}: {_said(what)[1]}"
+            return path, f"{ONE_OF_THEM}{rest}: {_said(what)[1]}"
         step = next(iter(values)) if unknown else int(number) if number else name
         path = (*path, step)
         values = values[step] if isinstance(values, list) or step in values else {}

@@ -74,7 +74,7 @@ def test_a_scenario_reads_as_written() -> None:
         (
             "priority: interactive",
             "priority: hihg",
-            r"tenants\[0\]\.priority: Invalid enum value 'hihg'; `forebay bench",
+            r"tenants\[0\]\.priority: 'hihg' is not one of batch, critical, interactive, standard$",
         ),
         ("seed: 7", "seed: 7\nclasses: {short: {max_total_tokens: 9}}", "one of them takes requests of any length"),
         ("seed: 7", "seed: 7\nclasses: {short: {max_tokens: 9}}", "max_tokens"),
@@ -100,6 +100,93 @@ def test_what_is_wrong_is_refused_and_named(old: str, new: str, said: str) -> No
     with pytest.raises(ScenarioError) as caught:
         load(GOOD.replace(old, new, 1), "bad.yaml")
     assert re.search(said, str(caught.value)), str(caught.value)
+
+
+ARRIVALS = "constant, poisson, gamma, weibull, step, ramp, spike, closed, sessions, trace"
+LENGTHS = "fixed, uniform, normal, lognormal, quantiles, empirical"
+TENANT = "tenants[0]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        (
+            "kind: gamma",
+            "kind: gama",
+            "12:22",
+            f"{TENANT}.arrivals.kind: 'gama' is not one of {ARRIVALS}; did you mean 'gamma'?",
+        ),
+        ("kind: gamma", "kind: 7", "12:22", f"{TENANT}.arrivals.kind: 7 is not one of {ARRIVALS}"),
+        ("kind: gamma, ", "", "12:15", f"{TENANT}.arrivals: `kind` is missing, one of {ARRIVALS}"),
+        (
+            "kind: lognormal",
+            "kind: log-normal",
+            "13:19",
+            f"{TENANT}.input.kind: 'log-normal' is not one of {LENGTHS}; did you mean 'lognormal'?",
+        ),
+        (
+            "priority: interactive",
+            "priority: Batch",
+            "11:15",
+            f"{TENANT}.priority: 'Batch' is not one of batch, critical, interactive, standard; did you mean 'batch'?",
+        ),
+        (
+            "seed: 7",
+            "seed: 7\nlength_control: ignore-eos",
+            "5:17",
+            "length_control: 'ignore-eos' is not one of auto, ignore_eos, marker, min_tokens, none; did you mean 'ignore_eos'?",
+        ),
+        (
+            "prompt: {prefix: sys}",
+            "prompt: {tool_results: {tokens: {kind: fixd, value: 9}}}",
+            "15:44",
+            f"{TENANT}.prompt.tool_results.tokens.kind: 'fixd' is not one of {LENGTHS}; did you mean 'fixed'?",
+        ),
+        (
+            "prompt: {prefix: sys}",
+            "prompt: {tool_results: {tokens: {kind: fixed, value: 9}, noise: id}}",
+            "15:69",
+            f"{TENANT}.prompt.tool_results.noise: 'id' is not one of ids, key_order, none, timestamps, whitespace; did you mean 'ids'?",
+        ),
+        (
+            "prompt: {prefix: sys}",
+            "max_tokens: {kind: abs}",
+            "15:24",
+            f"{TENANT}.max_tokens.kind: 'abs' is not one of fixed, ratio, exact, absent",
+        ),
+        (
+            "{kind: gamma, rate: 8.8, cv: 1.5}",
+            "{kind: trace, file: f, dequantise: on}",
+            "12:50",
+            f"{TENANT}.arrivals.dequantise: 'on' is not one of auto, even, off, uniform",
+        ),
+        ("cv: 1.5", "cb: 1.5", "12:40", f"{TENANT}.arrivals.cb: there is no such field; there are kind, rate, cv"),
+        (
+            "{kind: gamma, rate: 8.8, cv: 1.5}",
+            "{kind: poisson, rate: 8, burst: 2}",
+            "12:40",
+            f"{TENANT}.arrivals.burst: there is no such field; there are kind, rate",
+        ),
+        ("warmup: 500ms", "warmup: 30", "5:9", "warmup: 30 is no duration like 500ms, 30s or 10m"),
+        (
+            "seed: 7",
+            "seed: 7\nclasses: {long: {}, short: {max_token: 9}}",
+            "5:29",
+            "classes.short.max_token: there is no such field; did you mean 'max_total_tokens'?",
+        ),
+        (
+            "prefixes: {sys: {",
+            "prefixes: {a: {count: 1, tokens: 8}, b: {count: none, tokens: 9}, sys: {",
+            "8:49",
+            "prefixes.b.count: Expected `int`, got `str`",
+        ),
+    ],
+)
+def test_what_could_stand_there_is_told_with_the_place(old: str, new: str, place: str, said: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ScenarioError) as caught:
+        load(GOOD.replace(old, new, 1), "bad.yaml")
+    assert str(caught.value) == f"bad.yaml:{place}: {said}"
 
 
 def test_two_tenants_of_one_name_are_refused() -> None:
