@@ -12,6 +12,7 @@ from loadgen.report.record import Sample
 from loadgen.report.run import RunReport
 
 CPU_SECONDS = 5  # V4 is of so long
+UNRECONCILED = "the gateway was not looked at after the last answer"
 
 
 def rules(run: Run, made: RunReport) -> Validity:
@@ -38,6 +39,7 @@ def evidence(run: Run, made: RunReport) -> Evidence:
         largest_cell=round(max((cell.offered for cell in made.cells.values()), default=0)),
         emit_lag_ms=max(lags, default=None),
         server=_server(run),
+        unreconciled=UNRECONCILED if any(one.gateway for one in run.scrapes) else "",
     )
 
 

@@ -33,12 +33,12 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules look at. None: not known, and the rule has nothing to say.
+    """What the rules look at. None: not known, and the rule cannot be judged.
 
     `samples` are all requests of the run, `probes` those of the isolation probe. `closed`: some of the load waits for
     answers, that of `closed_tenants` where they are known. `loop_lag_ms` is a p99, `cpu_share` the largest of any worker over 5 s, `local_failures` what the machine
     refused, by name of the error. `template_tokens` of each prompt a server may know before the run. `largest_cell`:
-    requests of it. `servers`: totals of gateways.
+    requests of it. `server`: totals of gateways; `unreconciled` says why they are not known though they were scraped.
     """
 
     samples: Sequence[Sample]
@@ -55,6 +55,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     largest_cell: int = SUFFICIENT
     emit_lag_ms: float | None = None
     server: Counted | None = None
+    unreconciled: str = ""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,10 +67,20 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     broken: bool
 
 
+_NO_HEALTH = "what the client says of itself was not written"
+_NO_CACHED = (
+    "no answer says how much of its prompt came from a cache, so nothing tells whether that was warm from elsewhere "
+    "(vLLM has --enable-prompt-tokens-details, SGLang --enable-cache-report)"
+)
+
+
 def judged(evidence: Evidence, allowed: Sequence[str]) -> Validity:
-    """Every rule that can be looked at."""
-    found = {name: said for name, rule in RULES.items() if (said := rule(evidence)) is not None}
-    return Validity(rules=tuple(_rule(name, said, name in allowed) for name, said in found.items()))
+    """Every rule that can be judged, and why others cannot be."""
+    said = {name: rule(evidence) for name, rule in RULES.items()}
+    return Validity(
+        rules=tuple(_rule(name, one, name in allowed) for name, one in said.items() if isinstance(one, Found)),
+        unjudged={name: one for name, one in said.items() if isinstance(one, str)},
+    )
 
 
 def lag_limit_ms(least_ttft_ms: float) -> float:
@@ -88,9 +99,9 @@ def _send_lag(seen: Evidence) -> Found:
     return _at_most("send lag p99, ms", late_ms, lag_limit_ms(seen.least_ttft_ms))
 
 
-def _sent(seen: Evidence) -> Found | None:
+def _sent(seen: Evidence) -> Found | str:
     if seen.closed and not seen.closed_tenants:
-        return None
+        return "all of the load waits for answers"
     due = [one for one in _measured(seen) if one.turn == 0 and one.tenant not in seen.closed_tenants]
     sent = sum(one.sent_s > 0 for one in due)
     share = sent / len(due) if due else 1.0
@@ -115,15 +126,15 @@ def _worst_block(due: Sequence[Sample], start_s: float, slack_s: float) -> tuple
     return min(shares, default=(1.0, start_s))
 
 
-def _loop_lag(seen: Evidence) -> Found | None:
+def _loop_lag(seen: Evidence) -> Found | str:
     if seen.loop_lag_ms is None:
-        return None
+        return _NO_HEALTH
     return _at_most("lag of the client's event loop p99, ms", seen.loop_lag_ms, LOOP_LAG_MS)
 
 
-def _cpu(seen: Evidence) -> Found | None:
+def _cpu(seen: Evidence) -> Found | str:
     if seen.cpu_share is None:
-        return None
+        return _NO_HEALTH
     words = "share of a core that the client's busiest worker used over 5 s"
     more = "; take more --workers" if seen.cpu_share > CPU_SHARE else ""
     return _at_most(words + more, seen.cpu_share, CPU_SHARE)
@@ -138,22 +149,24 @@ def _local(seen: Evidence) -> Found:
     return _at_most("failures of this machine" + (f": {', '.join(told)}" if told else ""), failed, 0.0)
 
 
-def _warm(seen: Evidence) -> Found | None:
-    known = [one for one in _measured(seen) if one.cached_tokens is not None and one.prompt_tokens is not None]
+def _warm(seen: Evidence) -> Found | str:
+    counted = [one for one in _measured(seen) if one.prompt_tokens is not None]
+    known = [one for one in counted if one.cached_tokens is not None]
     if not known:
-        return None
+        return _NO_CACHED if counted else "no answer said how many tokens its prompt had"
     cached = sum(one.cached_tokens or 0 for one in known)
     prompt = sum(one.prompt_tokens or 0 for one in known)
     most = sum(one.ideal_tokens + seen.template_tokens for one in known) + CACHED_SHARE * prompt
     broken = cached > most
+    of = f", of the {len(known):,} of {len(counted):,} answers that say so" if len(known) < len(counted) else ""
     why = ", more than this run can have put there: the cache was warm from elsewhere" if broken else ""
-    return Found(value=cached, limit=most, words=f"prompt tokens from a cache{why}", broken=broken)
+    return Found(value=cached, limit=most, words=f"prompt tokens from a cache{of}{why}", broken=broken)
 
 
-def _lengths(seen: Evidence) -> Found | None:
+def _lengths(seen: Evidence) -> Found | str:
     known = [one for one in _measured(seen) if one.outcome is Outcome.OK and one.planned_output > 0]
     if not seen.controlled or not known:
-        return None
+        return "no request succeeded" if seen.controlled else "nothing sets the length of an answer (--length-control)"
     share = sum(abs(one.tokens - one.planned_output) <= LENGTH_SHARE * one.planned_output for one in known) / len(known)
     words = "share of answers within 1 % of their planned length"
     return Found(value=share, limit=AS_PLANNED, words=words, broken=share < AS_PLANNED)
@@ -171,9 +184,9 @@ def _emit_lag(seen: Evidence) -> Found | None:
     return _at_most("simulated engines gave tokens out late, p99 at most, ms", seen.emit_lag_ms, EMIT_LAG_MS)
 
 
-def _reconciled(seen: Evidence) -> Found | None:
+def _reconciled(seen: Evidence) -> Found | str | None:
     if seen.server is None:
-        return None
+        return seen.unreconciled or None
     every = (*seen.samples, *seen.probes)
     least, more = counted(every), _unsettled(every)
     differing = []
@@ -186,7 +199,7 @@ def _reconciled(seen: Evidence) -> Found | None:
     return _at_most(words, float(len(differing)), 0.0)
 
 
-RULES: dict[str, Callable[[Evidence], Found | None]] = {
+RULES: dict[str, Callable[[Evidence], Found | str | None]] = {
     "V1": _send_lag,
     "V2": _sent,
     "V3": _loop_lag,

@@ -265,6 +265,8 @@ def client(report: Report) -> Iterator[str]:
     lags = f"send lag p50 {ms(lag.p50_ms, 2)} ms, p99 {ms(lag.p99_ms, 2)} ms, at most {ms(lag.max_ms, 2)} ms"
     rules = " ".join(f"{rule.id} {rule.state.value}" for rule in report.validity.rules)
     yield f"Client: {lags}{loop}{cpu}." + (f" Rules: {rules}." if rules else "")
+    for rule, why in report.validity.unjudged.items():
+        yield f"{rule} could not be judged: {why}."
 
 
 def _ends(report: Report) -> Table:

@@ -206,4 +206,5 @@ def _rules(report: Report) -> str:
         )
         for rule in report.validity.rules
     ]
+    rows += [(rule, "not judged", "-", "-", why) for rule, why in report.validity.unjudged.items()]
     return markup.table(("rule", "state", "found", "limit", "about"), rows, texts=(0, 1, 4))

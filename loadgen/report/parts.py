@@ -34,9 +34,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Validity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a run can be trusted: every rule that was looked at. A rule that could not be is left out."""
+    """Whether a run can be trusted: every rule that was judged, and by their ids why others could not be.
+
+    A rule about what nobody asked for (what is scraped) is in neither.
+    """
 
     rules: tuple[Rule, ...] = ()
+    unjudged: dict[str, str] = {}
 
     @property
     def valid(self) -> bool:

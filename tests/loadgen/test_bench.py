@@ -220,6 +220,16 @@ async def test_a_file_of_keys_has_the_tenants_of_the_scenario(engine: Engine, tm
     assert told in done.err and told in done.report["warnings"]
 
 
+async def test_what_came_from_a_cache_is_not_judged_where_nothing_tells(guarded: Engine, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"'*': {KEYS['KEY_CHAT']}\n")
+    done = await bench(tmp_path, "--url", guarded.url, "--keys", str(keys), "--length-control", "none", "--allow", "V7")
+    assert done.code == 0, done.err
+    assert "V6" not in {rule["id"] for rule in done.report["validity"]["rules"]}
+    assert "--enable-prompt-tokens-details" in done.report["validity"]["unjudged"]["V6"]
+    assert "V6 could not be judged: no answer says" in done.out and "VALID" in done.out
+
+
 async def test_preflight_finds_prompts_that_do_not_fit(guarded: Engine, tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"'*': {KEYS['KEY_CHAT']}\n")

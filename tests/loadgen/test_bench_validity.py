@@ -181,8 +181,38 @@ def test_a_rule_named_beforehand_is_shown_and_does_not_bind() -> None:
 
 
 def test_a_rule_without_evidence_is_left_out() -> None:
-    named = {rule.id for rule in judged(evidence(lambda number: {"cached_tokens": None}), ()).rules}
-    assert named == {"V1", "V2", "V5", "V8"}
+    made = judged(evidence(lambda number: {"cached_tokens": None}), ())
+    assert {rule.id for rule in made.rules} == {"V1", "V2", "V5", "V8"}
+    assert made.valid and made.unjudged.keys() == {"V3", "V4", "V6", "V7"}, "nothing was scraped: V9, V10 are not asked"
+
+
+@pytest.mark.parametrize(
+    ("seen", "rule", "why"),
+    [
+        (evidence(lambda number: {"cached_tokens": None}), "V6", "--enable-prompt-tokens-details"),
+        (
+            evidence(lambda number: {"cached_tokens": None, "prompt_tokens": None}),
+            "V6",
+            "how many tokens its prompt had",
+        ),
+        (evidence(), "V7", "--length-control"),
+        (evidence(lambda number: {"outcome": Outcome.ERROR_STATUS}, controlled=True), "V7", "no request succeeded"),
+        (evidence(closed=True), "V2", "waits for answers"),
+        (evidence(), "V3", "was not written"),
+        (evidence(unreconciled="the gateway fell silent"), "V10", "the gateway fell silent"),
+    ],
+)
+def test_a_rule_that_cannot_be_judged_says_why(seen: Evidence, rule: str, why: str) -> None:
+    made = judged(seen, ())
+    assert why in made.unjudged[rule] and rule not in {one.id for one in made.rules}
+    assert made.valid
+
+
+def test_a_rule_about_caches_says_of_how_many_answers_it_is() -> None:
+    every = judged(evidence(), ())
+    some = judged(evidence(lambda number: {"cached_tokens": None} if number % 4 else {}), ())
+    words = [next(rule.words for rule in made.rules if rule.id == "V6") for made in (every, some)]
+    assert words == ["prompt tokens from a cache", "prompt tokens from a cache, of the 50 of 200 answers that say so"]
 
 
 @pytest.mark.parametrize(("base_ms", "limit_ms"), [(400.0, 10.0), (200.0, 10.0), (100.0, 5.0), (10.0, 1.0)])

@@ -19,7 +19,7 @@ from loadgen.report.document import Report
 from loadgen.report.folder import read_run
 from loadgen.report.making import make
 from loadgen.report.page import page
-from loadgen.report.parts import Load, RateProbe
+from loadgen.report.parts import Load, RateProbe, Validity
 from loadgen.report.plots import plots
 from loadgen.report.plots_of_tenants import fairness
 from loadgen.report.record import Outcome, Sample
@@ -97,6 +97,19 @@ def test_an_invalid_run_says_so_with_the_rule_and_its_numbers(tmp_path: Path) ->
     told = shown(reported(tmp_path, [sample(n, t=11 + n / 4) for n in range(200)], broken), 120)
     assert any(row.startswith("INVALID, SLO met: 100.0 %") for row in told)
     assert "V3 broken: loop lag p99, ms: 31 (limit 10)" in told
+
+
+def test_a_rule_that_could_not_be_judged_is_told_and_breaks_nothing(tmp_path: Path) -> None:
+    made = reported(
+        tmp_path,
+        [sample(n, t=11 + n / 4) for n in range(200)],
+        lambda run, figures: Validity(unjudged={"V6": "no cache"}),
+    )
+    told = shown(made, 120)
+    assert any(row.startswith("VALID, ") for row in told) and "V6 could not be judged: no cache." in told
+    row = next(row for row in page(made).split("<tr>") if ">V6<" in row)
+    assert "not judged" in row and "no cache" in row
+    assert msgspec.json.decode(made.to_json())["validity"]["unjudged"] == {"V6": "no cache"}
 
 
 def test_nothing_measured_is_said_and_not_divided_by(tmp_path: Path) -> None:
