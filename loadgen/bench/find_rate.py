@@ -29,7 +29,8 @@ INTERRUPTED = "interrupted"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the highest scale and rate that pass on all seeds (0: none does), the lowest scale that failed.
+    """The answer: the highest scale and rate that pass on all seeds (0: none does), the lowest scale that failed
+    (infinity: none).
 
     `report` is of the highest that passed, or of the last probe. `limited`: the client could not do more;
     `interrupted`: the user did not want more.

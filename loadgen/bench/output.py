@@ -1,5 +1,6 @@
 """What `forebay bench` says. Standard output has the report and nothing else."""
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -81,6 +82,10 @@ def answer(search: Found) -> str:
         return f"{name}: INVALID: no group of requests is large enough to be judged; take longer --probe-seconds"
     if not search.scale:
         return f"{name}: no rate is within the SLO, down to x {search.failed_scale:.3g}"
+    if search.failed_scale == math.inf:
+        return (
+            f"{name}: {search.rate:.2f} requests/s (x {search.scale:.3g}) is within the SLO, and the most that is tried"
+        )
     return (
         f"{name}: {search.rate:.2f} requests/s (x {search.scale:.3g}) is the highest rate within the SLO on each of "
         f"{CONFIRMED_BY} seeds; x {search.failed_scale:.3g} is not. Bisected to {(CLOSE - 1) * 100:.0f} %."

@@ -1,5 +1,6 @@
 """What `forebay sim` prints: tables for people, JSON for programs. Standard output carries nothing else."""
 
+import math
 import platform
 import sys
 import time
@@ -59,7 +60,7 @@ def found_table(scenario: Scenario, found: Sequence[Found]) -> None:
             f"  {one.router}",
             f"{one.rate:.2f}",
             f"{one.scale:.3f}",
-            f"{one.failed_scale:.3f}",
+            "-" if one.failed_scale == math.inf else f"{one.failed_scale:.3f}",
             f"{min((probe.attainment or 0.0 for probe in last), default=0.0) * 100:.1f} %",
             f"{min((probe.tokens_per_s for probe in last), default=0.0):,.0f}",
             f"{len(one.probes)}",

@@ -1,7 +1,8 @@
 """The highest rate at which a scenario still meets its goal (loadgen.md 1.7).
 
 The requests are the same at every rate, only closer together. Double until a probe fails, then bisect until the two
-rates are within 5 %, then confirm on two further seeds; the answer passes on all three. A probe passes if it is valid,
+rates are within 5 %, then confirm on two further seeds; below a rate that one of these fails, in steps of 5 %, the next
+one that it passes is looked for, and confirmed in its turn. The answer passes on all three. A probe passes if it is valid,
 stationary, and meets its targets in total and in every cell that can be judged. One that can no longer pass is cut.
 """
 
@@ -45,7 +46,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the highest scale that passes on all seeds (0: none does), the lowest that failed, every probe."""
+    """The answer: the highest scale that passes on all seeds (0: none does), the lowest that failed (infinity: none), every
+    probe.
+    """
 
     router: str
     scale: float
@@ -84,26 +87,39 @@ class Search:
 
 Steps = Generator[tuple[float, int], bool, tuple[float, float]]
 """Yields the scale and the seed of the next probe, is sent whether it passed, and returns the highest scale that passes
-on all seeds (0: none) and the lowest that failed."""
+on all seeds (0: none) and the lowest that failed (infinity: none, up to the largest that is tried)."""
 
 
 def steps(seed: int, start: float) -> Steps:
     """The search itself, whoever runs its probes, simulated or live."""
     low, high = yield from _bracket(seed, start)
-    while low and high < LARGEST and high / low > CLOSE:
+    while low and CLOSE < high / low < math.inf:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if (yield middle, seed) else (low, middle)
     seeds = range(seed, seed + CONFIRMED_BY)
     unsure = [*seeds[1:]]  # the first has passed there
     while low and (failed := (yield from _first_failing(low, unsure))) is not None:
-        low, high = low / CLOSE, low
-        unsure = [
-            failed,
-            *(one for one in seeds if one != failed),
-        ]  # what failed is likely to fail again: no other is asked
-        if low < SMALLEST:
-            low = 0.0
+        low, high = yield from _below(low, failed)
+        unsure = [one for one in seeds if one != failed]
     return low, high
+
+
+def _below(scale: float, seed: int) -> Steps:
+    """As `_bracket`, within 5 %, of a seed that has failed at `scale`: no other is asked meanwhile.
+
+    Most often 5 % less will do. Where not, strides double, and what they have stepped over is bisected: a seed that
+    holds at a quarter of what the first one does takes 10 probes where single steps of 5 % take 29.
+    """
+    most = int(math.log(scale / SMALLEST, CLOSE)) if scale > SMALLEST else 0
+    fails, passes = 0, min(1, most)
+    while fails < most and not (yield scale / CLOSE**passes, seed):
+        fails, passes = passes, min(passes * 2, most)
+    if fails == most:
+        return 0.0, scale / CLOSE**fails
+    while passes - fails > 1:
+        middle = (passes + fails) // 2
+        fails, passes = (fails, middle) if (yield scale / CLOSE**middle, seed) else (middle, passes)
+    return scale / CLOSE**passes, scale / CLOSE**fails
 
 
 def found(router: str, bracket: tuple[float, float], probes: Sequence[Probe]) -> Found:
@@ -186,14 +202,15 @@ TOO_FEW = "no cell with enough requests"
 
 
 def _bracket(seed: int, start: float) -> Steps:
-    """A scale that passes (0: none) and a larger one that fails."""
+    """A scale that passes (0: none) and a larger one that fails (infinity: none)."""
     scale = start
     if (yield scale, seed):
         while scale < LARGEST:
-            if not (yield scale * 2, seed):
-                return scale, scale * 2
-            scale *= 2
-        return scale, LARGEST
+            more = min(scale * 2, LARGEST)
+            if not (yield more, seed):
+                return scale, more
+            scale = more
+        return scale, math.inf
     while scale > SMALLEST:
         scale /= 2
         if (yield scale, seed):

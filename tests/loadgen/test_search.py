@@ -1,5 +1,7 @@
 """The search for the highest rate: brackets, confirmation, probes that are cut."""
 
+import math
+
 import pytest
 
 from loadgen import scenario as scenarios
@@ -48,10 +50,60 @@ def test_the_seed_that_fails_is_asked_first_at_the_next_lower_rate() -> None:
     assert [probe.seed for probe in lower if probe.seed != 7] == [8] * (len(lower))
 
 
+def single_steps(limits: dict[int, float], low: float) -> tuple[float, int]:
+    """What 5 % less and 5 % less comes to, and in how many probes of confirmation: the failed seed is asked first."""
+    unsure, probes = [8, 9], 0
+    while True:
+        for seed in unsure:
+            probes += 1
+            if low > limits[seed]:
+                low, unsure = low / 1.05, [seed, *(one for one in (7, 8, 9) if one != seed)]
+                break
+        else:
+            return low, probes
+
+
+@pytest.mark.parametrize(
+    ("share", "most"),
+    [(1.0, 2), (0.96, 4), (0.92, 5), (0.88, 7), (0.8, 9), (0.75, 9), (0.6, 11), (0.5, 11), (0.25, 13), (0.05, 15)],
+)
+def test_a_seed_that_does_less_is_found_in_few_probes_and_as_exactly(share: float, most: int) -> None:
+    alone = search(dict.fromkeys((7, 8, 9), 1.0)).run()
+    before = len(alone.probes) - 2
+    limits = {7: 1.0, 8: alone.scale * share, 9: 1.0}
+    found = search(limits).run()
+    scale, steps = single_steps(limits, alone.scale)
+    assert found.scale == pytest.approx(scale)
+    assert found.failed_scale == pytest.approx(alone.failed_scale if share == 1 else scale * 1.05)
+    asked = len(found.probes) - before
+    assert asked <= most and asked <= steps + 1
+
+
+@pytest.mark.parametrize(
+    "limits", [(1.0, 0.7, 0.5), (1.0, 0.5, 0.7), (3.1, 3.0, 0.4), (0.3, 0.02, 0.9), (40.0, 39.0, 38.0)]
+)
+def test_each_seed_that_does_less_lowers_the_answer_to_what_all_hold(limits: tuple[float, float, float]) -> None:
+    by_seed = dict(zip((7, 8, 9), limits, strict=True))
+    found = search(by_seed).run()
+    least = min(limits)
+    assert least / 1.05 <= found.scale <= least < found.failed_scale <= found.scale * 1.05 + 1e-9
+    assert {probe.seed for probe in found.probes if probe.scale == found.scale and probe.passed} == {7, 8, 9}
+    assert any(not probe.passed for probe in found.probes if probe.scale == found.failed_scale)
+
+
+def test_a_seed_that_nothing_satisfies_is_given_up_soon() -> None:
+    found = search({7: 1.0, 8: 0.0, 9: 1.0}).run()
+    assert found.scale == 0.0 and SMALLEST <= found.failed_scale <= SMALLEST * 1.05
+    assert sum(probe.seed == 8 for probe in found.probes) <= 9
+
+
 def test_there_may_be_no_rate_or_no_limit() -> None:
     assert search(dict.fromkeys((7, 8, 9), 0.0)).run().scale == 0.0
     assert search({7: 1.0, 8: 0.0, 9: 1.0}).run().scale == 0.0
     assert search(dict.fromkeys((7, 8, 9), 1e9)).run().scale == LARGEST
+    for start in (0.25, 0.3):
+        most = search(dict.fromkeys((7, 8, 9), 1e9), start).run()
+        assert (most.scale, most.failed_scale) == (LARGEST, math.inf), "nothing failed"
     assert SMALLEST < 0.25 < LARGEST
 
 
