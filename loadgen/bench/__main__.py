@@ -218,10 +218,9 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on stdout.")] = False,
 ) -> None:
     """Make the reports of a run again from what it wrote as it went, also after a kill."""
-    from loadgen.bench.rules import rules
-    from loadgen.report.command import report_command
+    from loadgen.bench.again import report_again
 
-    raise typer.Exit(report_command(folder, rules, json=as_json))
+    raise typer.Exit(report_again(folder, json=as_json))
 
 
 @app.command()

@@ -4,8 +4,6 @@ Every probe is a run of its own with its own folder. One that can no longer pass
 ends the search, because beyond it the client is measured. Between probes the server may empty its queues.
 """
 
-import math
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from loadgen.bench import scrape
 from loadgen.bench.basis import plan
 from loadgen.bench.rules import rules
 from loadgen.bench.run import Course, measured
-from loadgen.report import folder as files
+from loadgen.bench.searching import INTERRUPTED, KILLED, Tried, keep, known, note
 from loadgen.report.document import Report
 from loadgen.report.outputs import rebuild
 from loadgen.report.parts import RateProbe, State
@@ -25,7 +23,6 @@ from loadgen.sim.search import TOO_FEW, Misses, shortened, steps
 
 IDLE_S = 60.0
 CLIENT_LIMIT = "client limit reached"
-INTERRUPTED = "interrupted"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +54,21 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool
 
 
+def told_by(report: Report) -> Found:
+    """What the probes in a report come to."""
+    low, high = known(report.search)
+    rates = [one.rate for one in report.search if one.passed and one.scale == low]
+    return Found(
+        scale=low,
+        rate=rates[0] if rates else 0.0,
+        failed_scale=high,
+        probes=report.search,
+        report=report,
+        limited=any(one.why.startswith(CLIENT_LIMIT) for one in report.search),
+        interrupted=report.run.interrupted,
+    )
+
+
 async def find_max_rate(course: Course, scenario: Scenario, seed: int, folder: Path) -> Found:
     """Search. Each probe has a folder in `folder`, which gets the report at the end."""
     return await _Search(course, scenario, folder).run(seed)
@@ -77,9 +89,11 @@ class _Search:
             made = await self._probe(*wanted)
             self._made.append(made)
             if self._course.stop.asked:
-                return msgspec.structs.replace(self._found(_known(self._made), limited=False), interrupted=True)
+                return msgspec.structs.replace(
+                    self._found(known(one.probe for one in self._made), limited=False), interrupted=True
+                )
             if not made.trusted:
-                return self._found(_known(self._made), limited=True)
+                return self._found(known(one.probe for one in self._made), limited=True)
             try:
                 wanted = search.send(made.probe.passed)
             except StopIteration as over:
@@ -93,25 +107,20 @@ class _Search:
         misses = Misses(scenario, offered.schedule)
         folder = self._folder / f"probe-{len(self._made) + 1:02}"
         folder.mkdir()
-        await self._idle()
         rate = len(offered.facts.due) / offered.total_s
+        begun = RateProbe(scale=scale, rate=rate, seed=seed, passed=False, attainment=None, why=KILLED)
+        note(self._folder, Tried(folder.name, begun))
+        await self._idle()
         title = f"{scenario.name} x {scale:.3g}, {rate:.1f}/s, seed {seed}"
         report, _ = await measured(self._probing, offered, folder, title, misses.too_many)
         stopped = bool(self._course.stop.asked)
-        why = INTERRUPTED if stopped else "attainment" if misses.cut else _why(report)
-        made = _Made(
-            probe=RateProbe(
-                scale=scale,
-                rate=rate,
-                seed=seed,
-                passed=not why,
-                attainment=None if stopped or misses.cut else report.totals.attainment,  # what was open then is no miss
-                why=why,
-            ),
-            report=report,
-            folder=folder,
-            trusted=not _client_breaches(report),
-        )
+        breaches = _client_breaches(report)
+        limit = f"{CLIENT_LIMIT}: {', '.join(breaches)}" if breaches else ""
+        why = INTERRUPTED if stopped else limit or ("attainment" if misses.cut else _why(report))
+        share = None if stopped or misses.cut else report.totals.attainment  # what was open then is no miss
+        probe = msgspec.structs.replace(begun, passed=not why, attainment=share, why=why)
+        note(self._folder, Tried(folder.name, probe))
+        made = _Made(probe=probe, report=report, folder=folder, trusted=not breaches)
         self._say(f"{title}: {_words(made, misses.cut and not stopped)}")
         return made
 
@@ -136,13 +145,8 @@ class _Search:
 
     def _kept(self, best: _Made) -> Report:
         """The files of that probe, in the folder of the search, and its report with all probes in it."""
-        for file in best.folder.iterdir():
-            shutil.copy2(file, self._folder / file.name)
-        ending = files.read_basis(self._folder).ending
-        if ending is not None:
-            probes = tuple(one.probe for one in self._made)
-            stopped = bool(self._course.stop.asked)
-            files.end(self._folder, msgspec.structs.replace(ending, search=probes, interrupted=stopped))
+        probes = [one.probe for one in self._made]
+        keep(best.folder, self._folder, probes, interrupted=bool(self._course.stop.asked))
         return rebuild(self._folder, rules, html=self._course.options.html)[0]
 
     def _say(self, text: str) -> None:
@@ -150,18 +154,10 @@ class _Search:
             self._course.screen.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-def _known(made: list[_Made]) -> tuple[float, float]:
-    """The highest scale that has passed and failed on no seed, and the lowest that has failed, when a search ends early."""
-    failed = {one.probe.scale for one in made if not one.probe.passed}
-    passed = {one.probe.scale for one in made if one.probe.passed} - failed
-    return max(passed, default=0.0), min(failed, default=math.inf)
-
-
 def _why(report: Report) -> str:
-    """What a probe failed on; "" for nothing."""
-    broken = [rule.id for rule in report.validity.rules if rule.state is State.BREACH]
-    if broken:
-        return TOO_FEW if broken == ["V8"] else f"{CLIENT_LIMIT}: {', '.join(broken)}"
+    """What a probe that can be trusted failed on; "" for nothing."""
+    if not report.validity.valid:
+        return TOO_FEW
     missed = [cell.name for cell in report.cells if cell.judged and (cell.figures.attainment or 0.0) < cell.target]
     if missed:
         return f"attainment of {missed[0]}"

@@ -63,10 +63,15 @@ def searched(search: Found, notes: Sequence[str], options: BenchOptions) -> None
     if options.json:
         return
     page = _page()
-    page.print(_probes(search))
-    page.print(answer(search), highlight=False, soft_wrap=True, style="bold")
+    told(search, page)
     for note in notes:
         page.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def told(search: Found, page: Console) -> None:
+    """The probes, and the answer."""
+    page.print(_probes(search))
+    page.print(answer(search), highlight=False, soft_wrap=True, style="bold")
 
 
 def answer(search: Found) -> str:
@@ -76,8 +81,9 @@ def answer(search: Found) -> str:
         passed = f"x {search.scale:.3g} has passed" if search.scale else "no rate has passed yet"
         return f"{name}: INTERRUPTED: {passed}"
     if search.limited:
+        last = search.probes[-1]
         known = f"; x {search.scale:.3g} has passed" if search.scale else ""
-        return f"{name}: INVALID: {CLIENT_LIMIT} at x {search.probes[-1].scale:.3g}, {search.probes[-1].why}{known}"
+        return f"{name}: INVALID: {CLIENT_LIMIT} at x {last.scale:.3g}, {last.why.removeprefix(f'{CLIENT_LIMIT}: ')}{known}"
     if not search.judged:
         return f"{name}: INVALID: no group of requests is large enough to be judged; take longer --probe-seconds"
     if not search.scale:

@@ -8,7 +8,7 @@
     scrapes.jsonl       a `Scrape` for each look at a server
     report.json, report.html, requests.csv, timeline.csv                                  `write_all`
 
-A report is always made of what lies in the folder, so the one at the end of a run and the one made again are equal.
+A search of the highest rate has search.jsonl and a folder for each probe, and in the end the files of the best one. A report is always made of what lies in the folder, so the one at the end of a run and the one made again are equal.
 """
 
 import gzip

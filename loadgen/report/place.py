@@ -33,7 +33,7 @@ def folder(wanted: Path | None, scenario: str, began_s: float) -> Iterator[Path]
         test.unlink()
     except OSError as error:
         raise PlaceError(f"--out {path}: {error.strerror}; name a folder that can be made and written") from error
-    if taken := [one for one in ("requests.jsonl", "report.json") if one in before]:
+    if taken := [one for one in ("requests.jsonl", "report.json", "search.jsonl") if one in before]:
         raise PlaceError(f"--out {path}: {taken[0]} of another run is there; name a new folder")
     try:
         yield path

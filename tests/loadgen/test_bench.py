@@ -18,7 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.bench.__main__ import app
+from loadgen.bench.searching import KILLED, Tried, note
 from loadgen.report.folder import SCHEDULE
+from loadgen.report.parts import RateProbe
 from loadgen.scenario import standard
 from loadgen.schedule import build, saved
 from tests.kit.engines import Engine
@@ -308,6 +310,58 @@ async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: E
     assert done.report["run"]["interrupted"] and done.report["totals"]["offered"] == 300, (
         "of the first probe, all of it"
     )
+
+
+async def test_after_a_kill_in_a_search_its_probes_are_reported(engine: Engine, tmp_path: Path) -> None:
+    """What has ended is of the search, what was cut off is reported by itself, and what is missing is named."""
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "2", "--probe-requests", "1")
+    child = started(tmp_path, "--url", engine.url, "--no-html", *search, *BUSY)
+    out = tmp_path / "out"
+    third = out / "probe-03" / "requests.jsonl"
+    await until(lambda: third.exists() and third.read_bytes().count(b"\n") > 100, 60, "there is no third probe")
+    child.kill()
+    assert not (out / "run.json").exists() and not (out / "report.json").exists()
+    again = await command(tmp_path, "report", "out")
+    assert again.code == 130, again.err
+    assert "The search was killed: 2 of its 3 probes had ended." in again.err
+    assert "probe-03 (x 4, seed 7) was killed: its own report is of what it had written." in again.err
+    assert "tiny: INTERRUPTED: x 2 has passed" in again.out and re.search(r"^ +3 +4\.000 .* killed$", again.out, re.M)
+    reports = [json.loads((folder / "report.json").read_bytes()) for folder in (out, *sorted(out.glob("probe-*")))]
+    assert [(one["passed"], one["why"]) for one in reports[0]["search"]] == [(True, ""), (True, ""), (False, "killed")]
+    assert reports[0]["schedule"] == reports[2]["schedule"] and (out / "report.html").exists()
+    assert [one["run"]["finished"] is None for one in reports[1:]] == [False, False, True]
+    told = (await command(tmp_path, "report", "out", "--json")).out
+    assert json.loads(told)["search"] == reports[0]["search"], "once more"
+    assert any("2 of its 3 probes had ended" in one for one in json.loads(told)["warnings"])
+    refused = await command(tmp_path, "tiny.yaml", "--url", engine.url, "--out", "out", "--find-max-rate")
+    assert refused.code == 2 and "of another run is there" in refused.err
+
+
+async def test_after_a_kill_in_the_first_probe_of_a_search_that_is_what_there_is(
+    engine: Engine, tmp_path: Path
+) -> None:
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "30", "--probe-requests", "1")
+    child = started(tmp_path, "--url", engine.url, "--no-html", *search, *BUSY)
+    out = tmp_path / "out"
+    first = out / "probe-01" / "requests.jsonl"
+    await until(lambda: first.exists() and first.read_bytes().count(b"\n") > 60, 60, "there is no probe")
+    child.kill()
+    refused = await command(tmp_path, "tiny.yaml", "--url", engine.url, "--out", "out", "--find-max-rate")
+    assert refused.code == 2 and "search.jsonl of another run is there" in refused.err
+    again = await command(tmp_path, "report", "out", "--json")
+    assert again.code == 130, again.err
+    assert "0 of its 1 probes had ended" in again.err and "probe-01 (x 1, seed 7) was killed" in again.err
+    report = json.loads(again.out)
+    assert report["totals"]["ok"] > 10 and report["search"] == [] and report["run"]["finished"] is None
+
+
+async def test_a_search_that_was_killed_before_it_sent_anything_says_what_is_missing(tmp_path: Path) -> None:
+    probe = RateProbe(scale=1.0, rate=9.0, seed=7, passed=False, attainment=None, why=KILLED)
+    (tmp_path / "out" / "probe-01").mkdir(parents=True)
+    note(tmp_path / "out", Tried("probe-01", probe))
+    again = await command(tmp_path, "report", "out")
+    assert again.code == 2 and "no probe has left anything to report" in again.err
+    assert "probe-01 (x 1, seed 7) is left out" in again.err and "run.json" in again.err
 
 
 async def test_ctrl_c_in_the_warm_up_leaves_a_report_of_nothing(engine: Engine, tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""`forebay bench report DIR`, of a run or a search, however it ended."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from loadgen.bench import searching
+from loadgen.bench.exits import Exit
+from loadgen.bench.rules import rules
+from loadgen.report.command import report_command
+from loadgen.report.document import Report, ReportError
+
+
+def report_again(folder: Path, *, json: bool) -> int:
+    """Make every report again; the exit code."""
+    try:
+        notes = searching.salvage(folder, rules) if searching.was_killed(folder) else ()
+    except (ReportError, OSError) as error:
+        sys.stderr.write(f"forebay bench report: {error}\n")
+        return Exit.WRONG
+    code = report_command(folder, rules, json=json, more=_search)
+    for note in notes:
+        sys.stderr.write(note + "\n")
+    return code
+
+
+def _search(report: Report, page: Console) -> None:
+    if report.search:
+        from loadgen.bench.find_rate import told_by  # only a search needs all that it takes
+        from loadgen.bench.output import told
+
+        told(told_by(report), page)
