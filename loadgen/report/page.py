@@ -70,7 +70,7 @@ def _body(report: Report) -> Iterator[str]:
     if report.ends:
         yield "<h2>Bad ends</h2>"
         yield _ends(report)
-    if report.validity.rules:
+    if report.validity.rules or report.validity.unjudged:
         yield "<h2>Can it be trusted?</h2>"
         yield _rules(report)
     yield "<h2>What was run</h2>"
