@@ -165,7 +165,7 @@ class Assessing:
         ticket.output = self.lengths.given(ticket.request, generated)
         attempt.reestimates += 1
         prompt = ticket.tokens - attempt.cached
-        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.mean) * ticket.sequences))
+        attempt.reserve(max(attempt.kv_tokens, prompt + int(ticket.output.held) * ticket.sequences))
 
     def first_token(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Learn how long it really took, from the arrival and from the dispatch."""

@@ -4,7 +4,7 @@ Whatever is bound to an engine can no longer be sorted, shed or sent elsewhere, 
 soon and no more. Sequences: as many as it runs. Short prompts: as long as less than a step of them is outstanding, so
 that a step is full whatever their sizes, and the engine has the next one before it runs dry. Long prompts: as many as
 it has lanes for; beside one there is room for short ones where the engine caps its share of a step, and none where it
-does not. KV cache: nine tenths of it. An idle endpoint takes anything of its lanes.
+does not. KV cache: all of it, by what answers come to hold. An idle endpoint takes anything of its lanes.
 """
 
 from collections.abc import Sequence
@@ -71,10 +71,11 @@ def holds(load: Load, ticket: Ticket) -> bool:
 def kv_need(ticket: Ticket, uncached: int) -> int:
     """KV tokens that a request will come to hold beyond what is there already: its prompt and its answer.
 
-    The answer counts with its mean: that is what many of them come to together. With the 90th percentile of each, long
-    heavy-tailed answers kept the cache half empty and requests waiting (simulated, `reasoning`).
+    The answer counts with what many of them hold at the same time: when the longest are long most of the others have gone.
+    With the 90th percentile of each, long heavy-tailed answers kept the cache half empty and requests waiting
+    (simulated, `reasoning`), and with their mean still a quarter of it (`reasoning-trace`).
     """
-    answer = ticket.output.mean if ticket.output is not None else 0.0
+    answer = ticket.output.held if ticket.output is not None else 0.0
     return uncached + int(answer) * ticket.sequences
 
 

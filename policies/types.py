@@ -79,13 +79,17 @@ class InferenceRequest(Message, kw_only=False):
 
 @record
 class Prediction:
-    """Quantiles and mean of one sequence's answer, in tokens, none above the request's `max_output_tokens`."""
+    """Quantiles and mean of one sequence's answer, in tokens, none above the request's `max_output_tokens`.
+
+    `held`: what each of many such answers holds on average when they hold most, all of them begun at once.
+    """
 
     p25: float
     p50: float
     p90: float
     p99: float
     mean: float
+    held: float
 
 
 @record

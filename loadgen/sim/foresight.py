@@ -66,4 +66,4 @@ def _said(kind: str, true: Sequence[int], seed: int) -> list[int]:
 
 
 def _exactly(tokens: float) -> Prediction:
-    return Prediction(p25=tokens, p50=tokens, p90=tokens, p99=tokens, mean=tokens)
+    return Prediction(p25=tokens, p50=tokens, p90=tokens, p99=tokens, mean=tokens, held=tokens)

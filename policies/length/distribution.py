@@ -17,6 +17,7 @@ from policies.types import Prediction
 BUCKETS: Final = 48  # scheduling.md 3: 1 to 35k tokens, each bucket a quarter longer than the one before
 RATIO: Final = 1.25
 EDGES: Final = tuple(RATIO**index for index in range(BUCKETS + 1))
+_ONE: Final = 1.0
 OUTLIVED: Final = 1e-6  # a tail this thin is rounding of the 32 bits that a CDF is kept in
 
 _PER_LOG: Final = 1 / math.log(RATIO)
@@ -27,7 +28,7 @@ _WEIGHTS: Final = (_WIDTHS[0] / 2, *((left + right) / 2 for left, right in pairw
 
 def exactly(tokens: float) -> Prediction:
     """An answer of which the length is settled."""
-    return Prediction(p25=tokens, p50=tokens, p90=tokens, p99=tokens, mean=tokens)
+    return Prediction(p25=tokens, p50=tokens, p90=tokens, p99=tokens, mean=tokens, held=tokens)
 
 
 def bucket(tokens: float) -> int:
@@ -52,6 +53,7 @@ def summary(cdf: Sequence[float]) -> Prediction:
         p90=quantile(cdf, 0.9),
         p99=quantile(cdf, 0.99),
         mean=mean_below(cdf, EDGES[-1]),
+        held=_held(cdf, EDGES[-1]),
     )
 
 
@@ -63,6 +65,7 @@ def capped(cdf: Sequence[float], whole: Prediction, limit_tokens: float) -> Pred
         p90=min(whole.p90, limit_tokens),
         p99=min(whole.p99, limit_tokens),
         mean=mean_below(cdf, limit_tokens),
+        held=_held(cdf, limit_tokens),
     )
 
 
@@ -79,7 +82,15 @@ def given(cdf: Sequence[float], generated: float, limit_tokens: float) -> Predic
         min(limit_tokens, max(generated, quantile(cdf, passed + share * left))) for share in (0.25, 0.5, 0.9, 0.99)
     )
     mean = generated + (mean_below(cdf, limit_tokens) - mean_below(cdf, generated)) / left
-    return Prediction(p25=p25, p50=p50, p90=p90, p99=p99, mean=min(limit_tokens, mean))
+    held = max(generated, _held(cdf, limit_tokens, bisect_right(EDGES, generated)) / left)
+    return Prediction(p25=p25, p50=p50, p90=p90, p99=p99, mean=min(limit_tokens, mean), held=min(limit_tokens, held))
+
+
+def _held(cdf: Sequence[float], limit_tokens: float, since: int = 0) -> float:
+    """The most, over all lengths up to the limit from `EDGES[since]` on, of that length times the share that gets there."""
+    until = bisect_right(EDGES, limit_tokens)
+    there = max(map(mul, EDGES[since:until], map(_ONE.__sub__, cdf[since:until])), default=0.0)
+    return max(there, limit_tokens * (1.0 - below(cdf, limit_tokens)))
 
 
 def quantile(cdf: Sequence[float], share: float) -> float:

@@ -27,7 +27,6 @@ SPEED_SAMPLE_TOKENS: Final = 512  # shorter prompts measure the step, not the sp
 SPEED_FULL_WEIGHT_TOKENS: Final = 4096
 SPEED_OUTLIER: Final = 8.0  # faster than that was a prefix cache
 STEP_TOKENS: Final = 2048  # of the step that runs when a request comes, at most
-KV_RATIO: Final = 0.9  # of the KV cache is given out (scheduling.md 5)
 FOREIGN_WEIGHT: Final = 0.3  # of the newest sight in the mean of what is not ours
 PRESSED_SIGHTS: Final = 3  # with a queue in the engine although we hold back: the bound is too large for it
 PRESSED_RATIO: Final = 0.8
@@ -152,10 +151,12 @@ class Load:
         self.lanes = part(lanes, self.endpoint.replicas) if takes_long and lanes else 0
 
     def _bound_kv(self, total: int) -> None:
-        """Of a KV cache of so many tokens, what is given out here, and what the other replicas may give out."""
-        bound = int(total * KV_RATIO)
-        self.kv_bound = bound // self.endpoint.replicas
-        self.kv_theirs = bound - self.kv_bound
+        """Of a KV cache of so many tokens, what is given out here, and what the other replicas may give out.
+
+        All of it: what answers may come to hold together is reserved, and they seldom hold it at the same time.
+        """
+        self.kv_bound = total // self.endpoint.replicas
+        self.kv_theirs = total - self.kv_bound
 
     def _most_prefill(self) -> int:
         """Our part of the bound, but a whole step: less would leave every step half empty."""

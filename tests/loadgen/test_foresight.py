@@ -53,7 +53,7 @@ def test_the_adversary_turns_the_ranks_round() -> None:
 
 def test_a_cap_is_a_bound_and_every_quantile_is_the_same() -> None:
     made = foresight("oracle", plan(), 7)
-    assert made.predict(request(3, cap=100)) == Prediction(p25=100, p50=100, p90=100, p99=100, mean=100)
+    assert made.predict(request(3, cap=100)) == Prediction(p25=100, p50=100, p90=100, p99=100, mean=100, held=100)
     assert (made.over(request(3), 2999), made.over(request(3), 3000)) == (1.0, 0.0)
 
 

@@ -11,7 +11,7 @@ from policies.length import Prediction
 
 
 def guess(p50: float, p90: float) -> Prediction:
-    return Prediction(p25=p50, p50=p50, p90=p90, p99=p90, mean=p50)
+    return Prediction(p25=p50, p50=p50, p90=p90, p99=p90, mean=p50, held=p50)
 
 
 def test_every_figure_of_a_small_table() -> None:

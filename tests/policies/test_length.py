@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from loadgen.report.lengths import Accuracy, accuracy
 from policies.length import Lengths, Prediction
-from policies.length.distribution import BUCKETS, EDGES, below, bucket, lognormal, mean_below, quantile
+from policies.length.distribution import BUCKETS, EDGES, below, bucket, lognormal, mean_below, quantile, summary
 from policies.length.history import FREE, NODES, TENANT_NODES, Node
 from policies.length.ratios import RATIOS
 from policies.length.text import PIECE_NODES
@@ -204,6 +204,23 @@ def test_quantiles_shares_and_means_agree_with_each_other() -> None:
         assert below(cdf, quantile(cdf, share)) == pytest.approx(share, abs=1e-6)
     steps = [(index + 0.5) / 10 for index in range(5000)]
     assert mean_below(cdf, 500.0) == pytest.approx(sum(1 - below(cdf, at) for at in steps) / 10, rel=1e-3)
+
+
+def test_answers_begun_together_hold_most_when_length_times_those_left_is_most() -> None:
+    cdf = array("f", lognormal(1000.0, 1.0))
+    random = Random(3)
+    many = sorted(random.lognormvariate(math.log(1000.0), 1.0) for _ in range(4000))
+    most = max(length * (len(many) - index) for index, length in enumerate(many)) / len(many)
+    assert summary(cdf).held == pytest.approx(most, rel=0.05)
+    assert summary(cdf).held < 0.4 * summary(cdf).mean
+
+
+def test_answers_that_all_end_at_a_cap_hold_all_of_it_and_one_that_goes_on_holds_what_it_has() -> None:
+    lengths = taught(asking(), *[3000] * 100)
+    assert lengths.predict(asking(max_output_tokens=50)).held == pytest.approx(50, rel=0.02)
+    assert lengths.predict(asking()).held == pytest.approx(3000, rel=0.25)
+    assert lengths.given(asking(), 2500).held >= 2500
+    assert lengths.given(asking(max_output_tokens=2600), 2500).held <= 2600
 
 
 def test_an_answer_that_goes_on_is_expected_longer_and_longer() -> None:

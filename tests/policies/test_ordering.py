@@ -34,7 +34,7 @@ def ticket_of(
     queue = PoolQueue(Pool(name="main", model="llama"), 10.0)
     queue.services[False].margin = 1.0
     ticket = Ticket(request(name, at=at, tokens=tokens - 1, prefix=prefix), queue, order, band)
-    ticket.output = Prediction(p25=answer, p50=answer, p90=answer, p99=answer, mean=answer)
+    ticket.output = Prediction(p25=answer, p50=answer, p90=answer, p99=answer, mean=answer, held=answer)
     ticket.due_s = due_s(band, at, tokens)
     place(ticket, ordering, Load(endpoint("x", speed=SPEED, step_tokens=1)))
     return ticket
