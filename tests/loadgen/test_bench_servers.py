@@ -16,9 +16,9 @@ from tests.kit import wire
 from tests.kit.engines import Engine
 from tests.kit.gateway import Gateway, config
 from tests.kit.raw_client import exchange
-from tests.kit.script_engine import ScriptEngine, Seen, Step, Wait
+from tests.kit.script_engine import FIN, ScriptEngine, Seen, Step, Wait
 from tests.kit.tenants import secret, tenant
-from tests.loadgen.benching import BUSY, KEYS, TINY, bench, command, ended, started
+from tests.loadgen.benching import BUSY, KEYS, REQUESTS, TINY, bench, command, ended, started
 from tests.loadgen.sending import planned
 from tests.loadgen.simulated import post
 
@@ -429,6 +429,32 @@ async def test_a_request_ends_at_its_timeout_and_one_beyond_the_cap_is_dropped(t
     rows = [json.loads(line) for line in (done.folder / "requests.jsonl").read_text().splitlines()]
     waited = [row["t_end"] - row["t_sched"] for row in rows if row["outcome"] == "timeout"]
     assert 18 <= len(waited) <= 42 and min(waited) >= 0.499  # six at a time, each for half a second
+
+
+async def test_a_server_that_accepts_no_connection_is_given_up_at_the_connect_timeout(tmp_path: Path) -> None:
+    """Its backlog is full: in preflight that ends the command, later on it is how a request ends."""
+    async with ScriptEngine() as engine:
+        engine.jam()
+        done = await bench(tmp_path, "--url", engine.url, "--connect-timeout", "300ms")
+    assert done.code == 4 and not done.folder.exists(), done.err
+    assert "tenant chat: " in done.err and "no connection within 0.3 s; is the server there" in done.err
+
+    def answer(seen: Seen) -> Sequence[Step]:
+        if len(engine.seen) == 60:
+            engine.jam()
+        return [*wire.stream(wire.events("chat", ("the ", "cat "))), FIN]  # each request needs a connection of its own
+
+    async with ScriptEngine(answer) as engine:
+        timeouts = ("--connect-timeout", "300ms", "--timeout", "60s")
+        done = await bench(tmp_path, "--url", engine.url, *timeouts, "--length-control", "none", "--allow", "V8")
+    assert done.code == 1, done.err
+    lost = [row for row in done.requests if row["outcome"] == "error_connect"]
+    assert len(lost) > 60 and len(lost) + sum(row["outcome"] == "ok" for row in done.requests) == REQUESTS
+    waited = [row for row in lost if "no connection within 0.3 s" in row["reason"]]
+    assert len(waited) > 60 and min(row["t_end"] - row["t_sched"] for row in waited) >= 0.299
+    assert sorted(row["t_end"] - row["t_sched"] for row in waited)[len(waited) // 2] < 2.5, (
+        "not the usual 5 s, nor 60 s"
+    )
 
 
 STEADY = """
