@@ -16,6 +16,7 @@ from loadgen.report.folder import Basis, Goal
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule
 from loadgen.workload.summary import quantile
+from loadgen.workload.words import listed, suggestion
 from loadgen.workload.yaml_source import plain
 
 Changes = list[tuple[str, Any]]
@@ -38,6 +39,13 @@ def changed(scenario: Scenario, changes: Changes) -> Scenario:
         return scenario
     made = set_in(msgspec.to_builtins(scenario), changes, ScenarioError)
     return scenarios.checked(made, "--set")
+
+
+def traced(scenario: Scenario, path: Path) -> Scenario:
+    """With its traces read from `path`, a file or a folder. ScenarioError where it has none."""
+    if not scenario.reads_files:
+        raise ScenarioError(f"--trace {path}: scenario {scenario.name} reads no trace")
+    return scenario.with_trace(path)
 
 
 def parsed(change: str) -> tuple[str, Any]:
@@ -80,8 +88,10 @@ def scaled(
             factor = 0.0
         if not equals or not 0 < factor < float("inf"):
             raise ScenarioError(f"--scale-tenant {one}: expected NAME=FACTOR, a number above 0")
-        if name not in (tenant.name for tenant in scenario.tenants):
-            raise ScenarioError(f"--scale-tenant {one}: no tenant is called {name}")
+        named = [tenant.name for tenant in scenario.tenants]
+        if name not in named:
+            close = suggestion(name, named)
+            raise ScenarioError(f"--scale-tenant {one}: no tenant is called {name}; there are {listed(named)}{close}")
         scenario = scenario.scaled(factor, only=name)
     return scenario
 
@@ -207,7 +217,8 @@ def _entered(place: Any, step: str, path: str, error: type[Exception]) -> Any:
         if place.get(step) is None:
             place[step] = {}
         return place[step]
-    raise error(f"--set {path}: there is no {step}")
+    named = [one["name"] for one in place if isinstance(one, dict)] if isinstance(place, list | tuple) else []
+    raise error(f"--set {path}: there is no {step}" + (f"; there are {listed(named)}" if named else ""))
 
 
 def basis(scenario: Scenario, schedule: Schedule, cells: Iterable[tuple[str, str]]) -> Basis:

@@ -25,6 +25,7 @@ from loadgen.workload.fields import ScenarioError as ScenarioError
 from loadgen.workload.lengths import Empirical, Length
 from loadgen.workload.recipes import LEAST_TOOLS, Prefix, Prompt
 from loadgen.workload.trace import Trace
+from loadgen.workload.words import suggestion
 from loadgen.workload.yaml_source import Path as Where
 from loadgen.workload.yaml_source import Source, SourceError, written
 
@@ -142,6 +143,11 @@ class Scenario(Fields, frozen=True):
         return any(getattr(tenant.arrivals, "users", None) is not None for tenant in self.tenants)
 
     @property
+    def reads_files(self) -> bool:
+        """Whether some of it is in a trace."""
+        return any(_reading(msgspec.to_builtins(self)))
+
+    @property
     def telling(self) -> list[str]:
         """Tenants whose `max_tokens` follows from the planned answer: the system under test knows what it should not."""
         return [tenant.name for tenant in self.tenants if isinstance(tenant.max_tokens, TELLING)]
@@ -173,7 +179,10 @@ class Scenario(Fields, frozen=True):
 
     def with_trace(self, path: Path) -> "Scenario":
         """Traces are read from `path`: a file, or a folder with files of the names in the scenario."""
-        return msgspec.convert(_traced(msgspec.to_builtins(self), path), Scenario)
+        values = msgspec.to_builtins(self)
+        for one in _reading(values):
+            one["file"] = str(path / Path(one["file"]).name if path.is_dir() else path)
+        return msgspec.convert(values, Scenario)
 
     def class_of(self, total_tokens: int) -> str:
         """The class of a request with that many planned tokens of prompt and answer."""
@@ -213,7 +222,8 @@ def names() -> list[str]:
 def standard(name: str) -> Scenario:
     """The scenario of that name that comes with the package; ScenarioError if there is none."""
     if name not in names():
-        raise ScenarioError(f"no scenario is called {name}; there are {', '.join(names())}")
+        close = suggestion(name, names())
+        raise ScenarioError(f"no scenario is called {name}; there are {', '.join(names())}, or a file (.yaml){close}")
     file = f"{name}.yaml"
     return load(resources.files("loadgen").joinpath("scenarios", file).read_text("utf-8"), file)
 
@@ -322,11 +332,13 @@ def _scaled(tenant: Tenant, factor: float) -> Tenant:
     return msgspec.structs.replace(tenant, arrivals=tenant.arrivals.scaled(factor))
 
 
-def _traced(value: Any, path: Path) -> Any:
-    """`value` with each `file` of a trace or an empirical length replaced."""
+def _reading(value: Any) -> Iterator[dict[str, Any]]:
+    """What in plain values has the `file` of a trace or an empirical length."""
     if isinstance(value, dict):
-        changed = {key: _traced(one, path) for key, one in value.items()}
-        if changed.get("kind") in ("trace", Empirical.__struct_config__.tag):
-            changed["file"] = str(path / Path(changed["file"]).name if path.is_dir() else path)
-        return changed
-    return [_traced(one, path) for one in value] if isinstance(value, list | tuple) else value
+        if value.get("kind") in ("trace", Empirical.__struct_config__.tag):
+            yield value
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for one in value:
+        yield from _reading(one)

@@ -217,7 +217,7 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was.")],
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON on stdout.")] = False,
 ) -> None:
-    """Make the reports of a run again from what it wrote as it went, also after a kill."""
+    """Make the reports of a run again, also after a kill."""
     from loadgen.bench.again import report_again
 
     raise typer.Exit(report_again(folder, json=as_json))
@@ -239,7 +239,7 @@ def compare(  # noqa: PLR0913  # one parameter per flag
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="A page with the curves of all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")] = False,
 ) -> None:
-    """Compare runs, the first of them the baseline; fails when one is worse."""
+    """Compare runs with the first one; fails if one is worse."""
     from loadgen.report.compare_command import CompareOptions, compare_command
 
     options = CompareOptions(
@@ -260,7 +260,7 @@ def selftest(
     quick: Annotated[bool, typer.Option("--quick", help="A minute instead of twelve; memory less firmly.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON on stdout.")] = False,
 ) -> None:
-    """Measure the load client itself: is it fast enough here, and up to which load?"""
+    """Measure the client itself: how much load can it send here?"""
     from loadgen.bench.selftest import selftest_command
 
     raise typer.Exit(selftest_command(quick=quick, as_json=as_json))

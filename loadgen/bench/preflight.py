@@ -128,7 +128,8 @@ class _Preflight:
             raise self._failed(tenant, target, reply, "/v1/models")
         elif self._asked.model is None:
             told = self._told(reply)
-            raise BenchError(f"{target.shown}/v1/models: {told}; name the model with --model", Exit.UNREACHABLE)
+            base = "is the URL what comes before /v1? If so, " if sample.status == 404 else ""
+            raise BenchError(f"{target.shown}/v1/models: {told}; {base}name the model with --model", Exit.UNREACHABLE)
 
     def _only_model(self) -> str:
         """What there is to ask for, when the command line does not say."""

@@ -16,6 +16,7 @@ from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build, planned_in, saved
 from loadgen.workload.fields import duration
 from loadgen.workload.trace import Trace
+from loadgen.workload.words import listed, suggestion
 
 LARGE = 100_000  # requests: a schedule of more of them stays in its file
 
@@ -26,11 +27,12 @@ def scenario_of(options: BenchOptions) -> Scenario:
         raise BenchError("name a scenario; `forebay bench list` has the standard ones")
     scenario = offer.changed(offer.named(options.scenario), [offer.parsed(one) for one in options.changes])
     if options.trace is not None:
-        scenario = scenario.with_trace(options.trace)
+        scenario = offer.traced(scenario, options.trace)
     names = [tenant.name for tenant in scenario.tenants]
     for name in options.searched:
         if name not in names:
-            raise BenchError(f"--scale-tenant {name}: no tenant is called that; there are {', '.join(names)}")
+            close = suggestion(name, names)
+            raise BenchError(f"--scale-tenant {name}: no tenant is called that; there are {listed(names)}{close}")
     if PROBE in names and options.probe:
         raise BenchError(f"--probe: a tenant of the scenario is called {PROBE} already")
     scenario = offer.scaled(scenario, scale=options.scale, tenants=options.rates)

@@ -5,6 +5,7 @@ the first request and the last one after the last, so what others have asked of 
 """
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -152,4 +153,7 @@ def _words(error: Exception) -> str:
         return f"status {error.status}"
     if isinstance(error, TimeoutError):
         return f"no answer within {PATIENCE_S:g} s"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        code = error.os_error.errno
+        return f"{os.strerror(code) if code and code > 0 else error.os_error}; is the server there?"
     return str(error) or type(error).__name__

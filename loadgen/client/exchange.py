@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import time
 from array import array
 from collections.abc import Callable
@@ -314,4 +315,6 @@ def _number(fields: dict[bytes, bytes], name: bytes) -> float:
 
 
 def _said(error: OSError) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # loops have words of their own, with the address in them
+    return error.strerror or str(error) or type(error).__name__

@@ -121,7 +121,9 @@ def read(path: Path) -> Report:
     """The report in that file; ReportError if there is none, or none that this version reads."""
     try:
         raw = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror or error}") from error
+    except msgspec.DecodeError as error:
         raise ReportError(f"{path}: {error}") from error
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema not in READABLE:

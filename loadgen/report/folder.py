@@ -172,7 +172,14 @@ def read_basis(folder: Path) -> Basis:
     """run.json; ReportError if it cannot be read."""
     try:
         return msgspec.json.decode((folder / RUN).read_bytes(), type=Basis)
-    except (OSError, msgspec.DecodeError) as error:
+    except FileNotFoundError as error:
+        what = f"has no {RUN}: it is no folder of a run" if folder.is_dir() else "there is no such folder"
+        raise ReportError(f"{folder}: {what}") from error
+    except NotADirectoryError as error:
+        raise ReportError(f"{folder} is a file: name the folder of the run, {folder.parent}") from error
+    except OSError as error:
+        raise ReportError(f"{folder / RUN}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
         raise ReportError(f"{folder / RUN}: {error}") from error
 
 
@@ -186,7 +193,8 @@ def read_run(folder: Path) -> Run:
         stopped_s = basis.ending.stopped_s if basis.ending else _last_s(known, health)
         due, after = _due(folder / SCHEDULE, {one.id for one in known}, stopped_s)
     except (OSError, EOFError, zlib.error, ValueError, msgspec.DecodeError) as error:
-        raise ReportError(f"{folder}: {error}") from error
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        raise ReportError(f"{folder}: {told}") from error
     return Run(
         folder=folder,
         basis=basis,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadgen.faults import FaultError
-from loadgen.offer import described, scaled
+from loadgen.offer import described, scaled, traced
 from loadgen.report import arms as side_by_side
 from loadgen.report.place import folder
 from loadgen.report.run import RunReport
@@ -215,7 +215,7 @@ def _given(options: SimOptions) -> Inputs:
 
 def _offered(options: SimOptions, scenario: Scenario) -> Scenario:
     if options.trace is not None:
-        scenario = scenario.with_trace(options.trace)
+        scenario = traced(scenario, options.trace)
     return scaled(scenario, rate=options.rate, scale=options.scale, tenants=options.scale_tenants)
 
 

@@ -64,14 +64,22 @@ def told(kind: type, values: Any, path: Path, what: str) -> str:
     value, there = _at(kind, values, path)
     choices = _choices(kind, values, path)
     if choices and (_INVALID.match(what) or not isinstance(value, str)):
-        return f"{value!r} is not one of {', '.join(choices)}{suggestion(str(value), choices)}"
+        return f"{_shown(value)} is not one of {', '.join(choices)}{suggestion(str(value), choices)}"
     if isinstance(there, StrType) and there.pattern is not None:  # no other text of a scenario has one
-        return f"{value!r} is no duration like 500ms, 30s or 10m"
+        return f"{_shown(value)} is no duration like 500ms, 30s or 10m"
     return what
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _choices(kind: type, values: Any, path: Path) -> list[str]:
     """The words that can stand there; none where it is not one of a few."""
+    if not path:
+        return []
     *around, last = path
     tags = [str(one.tag) for one in _members(_at(kind, values, around)[1]) if one.tag_field == last]
     there = _at(kind, values, path)[1]

@@ -160,7 +160,16 @@ async def test_a_goal_that_is_missed_is_told_by_the_exit_code(engine: Engine, tm
         (TINY.replace("tenants:", "tenants: ["), (), "tiny.yaml:"),
         (TINY, ("--set", "tenants.nobody.weight=2"), "there is no nobody"),
         (TINY, ("--set", "fleet.engines.e.count=2"), "there is no engines"),
-        (TINY, ("--scale-tenant", "nobody=2"), "no tenant is called nobody"),
+        (TINY, ("--set", "tenants.nobody.weight=2"), "; there are chat, jobs"),
+        (
+            TINY,
+            ("--set", "tenants.chat.priority=urgent"),
+            "'urgent' is not one of batch, critical, interactive, standard",
+        ),
+        (TINY, ("--scale-tenant", "nobody=2"), "no tenant is called nobody; there are chat, jobs"),
+        (TINY, ("--scale-tenant", "job=2"), "did you mean 'jobs'?"),
+        (TINY, ("--find-max-rate", "--scale-tenant", "job"), "did you mean 'jobs'?"),
+        (TINY, ("--trace", "/nowhere"), "--trace /nowhere: scenario tiny reads no trace"),
         (TINY, ("--allow", "V11"), "there are V1, V2"),
         (TINY, ("--tail", "5"), "500ms, 30s or 10m"),
         (TINY, ("--keys", "/nowhere/keys.yaml"), "No such file"),
@@ -251,7 +260,7 @@ async def test_preflight_says_that_nobody_is_there(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     done = await command(tmp_path, "tiny.yaml", "--url", f"http://127.0.0.1:{free_ports(1)[0]}")
     assert done.code == 4
-    assert "is the server there" in done.err
+    assert "/v1/models: Connection refused; is the server there" in done.err and "Errno" not in done.err
     assert not (tmp_path / "runs").exists(), "a run that did not begin leaves nothing"
 
 

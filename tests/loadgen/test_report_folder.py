@@ -240,7 +240,19 @@ def test_a_folder_without_a_run_says_what_is_missing(
     written(tmp_path, load(20))
     (tmp_path / name).unlink()
     assert report_command(tmp_path, trusted) == 2
-    assert name in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert name in told and told.count(str(tmp_path)) <= 2 and "Errno" not in told
+
+
+def test_what_is_no_folder_of_a_run_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.json").write_text("{}")
+    for path, said in (
+        (tmp_path / "nowhere", f"{tmp_path}/nowhere: there is no such folder"),
+        (tmp_path, f"{tmp_path}: has no run.json: it is no folder of a run"),
+        (tmp_path / "report.json", f"{tmp_path}/report.json is a file: name the folder of the run, {tmp_path}"),
+    ):
+        assert report_command(path, trusted) == 2
+        assert capsys.readouterr().err == f"forebay bench report: {said}\n"
 
 
 # ---- figures that only a run has

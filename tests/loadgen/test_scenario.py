@@ -189,6 +189,36 @@ def test_what_could_stand_there_is_told_with_the_place(old: str, new: str, place
     assert str(caught.value) == f"bad.yaml:{place}: {said}"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expected `object`, got `null`"),
+        ("# nothing\n", "Expected `object`, got `null`"),
+        ("- a\n", "Expected `object`, got `array`"),
+        ("word\n", "Expected `object`, got `str`"),
+        ("version: 1\ntenants: [3]\n", "tenants[0]: Expected `object`, got `int`"),
+        ("version: 1\ntenants: {a: 3}\n", "tenants: Expected `array`, got `object`"),
+        ("version: 1\nclasses: 3\n", "classes: Expected `object`, got `int`"),
+        (
+            "version: 1\nclasses: {a: {b: 1}, c: [3]}\n",
+            "classes.a.b: there is no such field; there are max_total_tokens",
+        ),
+        ("version: 1\nclasses: {a: {}, c: [3]}\n", "classes.c: Expected `object`, got `array`"),
+        ("version: 1\nslo: [1]\n", "slo: Expected `object`, got `array`"),
+        (
+            "version: 1\ntenants: [{name: a, arrivals: [poisson]}]\n",
+            "tenants[0].arrivals: Expected `object`, got `array`",
+        ),
+        ("version: 1\ntenants: [{name: a, arrivals: {rate: 3}}]\n", "tenants[0].arrivals: `kind` is missing, one of "),
+        ("version: 1\ntenants: [{name: a, arrivals: {kind: }}]\n", "tenants[0].arrivals.kind: nothing is not one of "),
+    ],
+)
+def test_a_document_of_another_shape_is_told_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(text, "bad.yaml")
+    assert re.match(rf"bad\.yaml:\d+:\d+: {re.escape(said)}", str(caught.value)), str(caught.value)
+
+
 def test_two_tenants_of_one_name_are_refused() -> None:
     tenant = GOOD[GOOD.index("  - name: chat") :]
     with pytest.raises(ScenarioError, match="chat is there twice"):
@@ -227,6 +257,10 @@ def test_one_tenant_can_be_scaled_alone() -> None:
 
 
 def test_there_is_no_scenario_of_another_name() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"no scenario is called smok; there .* a file \(.yaml\); did you mean 'smoke'\?"
+    ):
+        standard("smok")
     with pytest.raises(ScenarioError, match="no scenario is called rush; there are agent-tools, agents"):
         standard("rush")
 
