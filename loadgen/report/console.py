@@ -262,7 +262,8 @@ def client(report: Report) -> Iterator[str]:
     cpu = "" if client.cpu_max is None else f", CPU {client.cpu_max * 100:.0f} % of a core at most"
     loop = "" if client.loop_lag_p99_ms is None else f", loop lag p99 {ms(client.loop_lag_p99_ms, 1)} ms"
     lag = client.lag
-    lags = f"send lag p50 {ms(lag.p50_ms, 2)} ms, p99 {ms(lag.p99_ms, 2)} ms, at most {ms(lag.max_ms, 2)} ms"
+    known = (("p50", lag.p50_ms), ("p99", lag.p99_ms), ("at most", lag.max_ms))
+    lags = "send lag " + (", ".join(f"{name} {ms(value, 2)} ms" for name, value in known if value is not None) or "-")
     rules = " ".join(f"{rule.id} {rule.state.value}" for rule in report.validity.rules)
     yield f"Client: {lags}{loop}{cpu}." + (f" Rules: {rules}." if rules else "")
     for rule, why in report.validity.unjudged.items():
