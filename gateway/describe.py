@@ -26,6 +26,7 @@ _SECONDS: Final = re.compile(rb"[0-9]{1,7}(?:\.[0-9]{1,6})?\Z").match
 _MEDIA: Final = re.compile(  # quotes in text are escaped, so this stands only where a part begins
     rb'"type"\s*:\s*"(?:image_url|image|input_image|input_audio|audio_url|video_url|file|input_file|document)"'
 ).findall
+_ROLE: Final = b'"role":'  # quotes in text are escaped
 _ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}\Z").match
 
 
@@ -57,7 +58,10 @@ def parts(call: Call) -> tuple[int, int]:
     messages = media = 0
     for name in call.plan.prompt:
         raw = bytes(call.fields[name])
-        # Most text has few quotes, and to look for one byte takes a tenth of what it takes to look for a word.
+        plain = _plain_messages(raw)
+        if plain >= 0:
+            messages += plain
+            continue
         strings = raw.split(b'"', FEW_QUOTES)
         if len(strings) > FEW_QUOTES:
             messages += raw.count(b'"role"')
@@ -67,6 +71,20 @@ def parts(call: Call) -> tuple[int, int]:
             if b"type" in strings:
                 media += len(_MEDIA(raw))
     return messages, media
+
+
+def _plain_messages(raw: bytes) -> int:
+    """How many messages it holds, if it has no other objects: then no part stands in it. Else -1.
+
+    From brace to brace, as most prompts have few: to find a byte takes a tenth of what it takes to part text at it.
+    """
+    found, at = 0, raw.find(b"{")
+    while at >= 0:
+        if raw[at + 1 : at + 8] != _ROLE:
+            return -1
+        found += 1
+        at = raw.find(b"{", at + 1)
+    return found
 
 
 def output_cap(call: Call, model: ServedModel) -> int | None:

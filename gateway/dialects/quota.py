@@ -20,8 +20,7 @@ _IS_ANTHROPIC: Final = Dialect.ANTHROPIC
 MOST_KNOWN: Final = 4096
 # What is told of a lasting standing, by its id, which holds as long as it is held here.
 _known: Final[dict[int, tuple[Standing, bytes]]] = {}
-_TOKENS: Final = ("tpm", "itpm", "otpm")
-_ANTHROPIC: Final = {"rpm": "requests", "tpm": "tokens", "itpm": "input-tokens", "otpm": "output-tokens"}
+_ANTHROPIC: Final = {"rpm": b"requests", "tpm": b"tokens", "itpm": b"input-tokens", "otpm": b"output-tokens"}
 
 
 def refusal(decision: Reject | Evict | Fail) -> GatewayError:
@@ -64,49 +63,51 @@ def _lines(standing: Standing, dialect: Dialect, refused_by: str) -> bytes:
     levels = standing.levels
     tightest: Level | None
     if dialect is _IS_ANTHROPIC:
-        told = "".join([_anthropic(_ANTHROPIC[metric], level) for metric, level in levels.items()])
+        told = b"".join([_anthropic(_ANTHROPIC[metric], level) for metric, level in levels.items()])
         tightest = _tightest(levels.values())
     else:
         requests, tokens = levels.get("rpm"), None
-        if len(levels) > 1 or requests is None:
-            tokens = _tightest([levels[metric] for metric in _TOKENS if metric in levels])
-        told, tightest = "", tokens
+        for metric, level in levels.items():
+            if metric != "rpm" and (tokens is None or _part_left(level) < _part_left(tokens)):
+                tokens = level
+        told, tightest = b"", tokens
         if requests is not None:
-            told = _openai("requests", requests)
-            if tokens is None or requests.left / requests.limit <= tokens.left / tokens.limit:
+            told = _openai(b"requests", requests)
+            if tokens is None or _part_left(requests) <= _part_left(tokens):
                 tightest = requests
         if tokens is not None:
-            told += _openai("tokens", tokens)
+            told += _openai(b"tokens", tokens)
     scope = refused_by or (tightest.scope if tightest is not None else "")
     if scope:
-        told += f"x-forebay-ratelimit-scope: {scope}\r\n"
+        told += b"x-forebay-ratelimit-scope: %b\r\n" % scope.encode()
     if standing.budgets:
-        told += f"x-forebay-budget-soft: {','.join(standing.budgets)}\r\n"
-    return told.encode()
+        told += b"x-forebay-budget-soft: %b\r\n" % ",".join(standing.budgets).encode()
+    return told
 
 
 def _tightest(levels: Iterable[Level]) -> Level | None:
     """The first of those of which least is left."""
-    tightest, least = None, math.inf
-    for level in levels:
-        part = level.left / level.limit
-        if part < least:
-            tightest, least = level, part
-    return tightest
+    return min(levels, key=_part_left, default=None)
 
 
-def _openai(kind: str, level: Level) -> str:
+def _part_left(level: Level) -> float:
+    return level.left / level.limit
+
+
+def _openai(kind: bytes, level: Level) -> bytes:
+    reset = duration(level.reset_s).encode()
     return (
-        f"x-ratelimit-limit-{kind}: {level.limit}\r\nx-ratelimit-remaining-{kind}: {level.left}\r\n"
-        f"x-ratelimit-reset-{kind}: {duration(level.reset_s)}\r\n"
-    )
+        b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n"
+        % (kind, level.limit, kind, level.left, kind, reset)
+    )  # fmt: skip
 
 
-def _anthropic(kind: str, level: Level) -> str:
+def _anthropic(kind: bytes, level: Level) -> bytes:
+    reset = moment(level.reset_s).encode()
     return (
-        f"anthropic-ratelimit-{kind}-limit: {level.limit}\r\nanthropic-ratelimit-{kind}-remaining: {level.left}\r\n"
-        f"anthropic-ratelimit-{kind}-reset: {moment(level.reset_s)}\r\n"
-    )
+        b"anthropic-ratelimit-%b-limit: %d\r\nanthropic-ratelimit-%b-remaining: %d\r\n"
+        b"anthropic-ratelimit-%b-reset: %b\r\n" % (kind, level.limit, kind, level.left, kind, reset)
+    )  # fmt: skip
 
 
 def duration(seconds: float) -> str:

@@ -179,10 +179,10 @@ class Bucket(Meter):
     def exceed(self, more: int, period: int, now: float) -> None:
         self.extra += more
         self.refunded += more
-        now_us, debt = int(now * MICRO), DEBT * self.full
+        now_us = int(now * MICRO)
         over = self.over - (now_us - self.seen_us) * self.rate
         over = (over if over > 0 else 0) + more * MINUTE_S
-        if over > debt:
+        if over > self.full and over > (debt := DEBT * self.full):
             let_go = -(-(over - debt) // MINUTE_S)
             self.written_off += let_go
             over -= let_go * MINUTE_S

@@ -163,10 +163,10 @@ class Tariff:
         self._uncached += uncached
         self._cached += cached
         self._output += output
-        prompt -= uncached
-        answer -= output
         for per_input, per_cached, per_output, meters in self._backs:
-            less = per_input * prompt - per_cached * cached + per_output * answer
+            # Only what is not negative is multiplied: compiled, anything else takes the slow way.
+            cost = per_input * uncached + per_cached * cached + per_output * output
+            less = per_input * prompt + per_output * answer - cost
             if less >= 0:
                 for meter in meters:
                     meter.over -= less

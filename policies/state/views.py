@@ -1,7 +1,5 @@
 """What others may see of the core: values, copied at the moment of asking."""
 
-from collections.abc import Mapping
-
 from policies.types import Message, record
 
 
@@ -127,6 +125,6 @@ class Standing(Message, kw_only=False):
 
     `lasting`: nothing is in use, and whoever is told that again is given this very object again."""
 
-    levels: Mapping[str, Level]
+    levels: dict[str, Level]
     budgets: tuple[str, ...] = ()
     lasting: bool = False

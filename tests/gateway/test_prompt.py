@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.describe import parts
 from gateway.dialects import prompt
 from gateway.dialects.call import Call, FieldRules, read
 from gateway.dialects.routes import ROUTES
@@ -299,3 +300,29 @@ def test_a_look_costs_microseconds(size: int, most_us: int) -> None:
     call = read(BY_NAME["chat"], body.encode(), RULES)
     took = min(timeit.repeat(lambda: look(call, 64, DOMAIN), number=20, repeat=10)) / 20
     assert took * 1e6 < most_us
+
+
+@pytest.mark.parametrize(
+    ("messages", "counted"),
+    [
+        ([said("user", "Say hi.")], (1, 0)),
+        ([said("system", "Be {brief}."), said("user", 'Say "hi" to {"role": "user"}.')], (2, 0)),
+        ([said("user", "a"), said("assistant", "b"), said("user", "c")], (3, 0)),
+        (
+            [said("user", [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}])],
+            (1, 1),
+        ),
+        ([{"content": "a", "role": "user"}], (1, 0)),
+        ([said("user", "role, " + '"' * 100 + "type")], (1, 0)),
+    ],
+)
+def test_messages_and_media_are_counted_however_they_are_written(messages: Any, counted: tuple[int, int]) -> None:
+    for separators in (None, (",", ":")):
+        text = json.dumps({"model": "m", "messages": messages}, separators=separators)
+        assert parts(read(BY_NAME["chat"], text.encode(), RULES)) == counted
+
+
+@pytest.mark.parametrize("given_", ["Say hi.", "role", 'a "role" {of "type"'])
+def test_a_prompt_that_is_text_has_no_messages(given_: str) -> None:
+    text = json.dumps({"model": "m", "prompt": given_})
+    assert parts(read(BY_NAME["completions"], text.encode(), RULES)) == (0, 0)
