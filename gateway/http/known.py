@@ -25,17 +25,20 @@ class KnownHead(Generic[T]):
         self._before = before
         self._behind = behind
         self._start, self._rest = len(before), len(behind)
-        self._most = self._start + _DIGITS + self._rest
+        self._most = self._start + _DIGITS
         self.meaning = meaning
 
     def find(self, data: bytes) -> tuple[int, int] | None:
         """If `data` begins with this head: its content-length, and where the body begins."""
-        if data.startswith(self._before):
-            start = self._start
-            end = data.find(self._behind, start, self._most)
-            if end > 0 and (digits := data[start:end]).isdigit():
-                return int(digits), end + self._rest
-        return None
+        if not data.startswith(self._before):
+            return None
+        # Digit by digit: compiled, that is a quarter of what it takes to find their end and to have them read.
+        length, at, end = 0, self._start, min(self._most, len(data))
+        while at < end and 48 <= (digit := data[at]) <= 57:
+            length = length * 10 + digit - 48
+            at += 1
+        body = at + self._rest
+        return (length, body) if at > self._start and data[at:body] == self._behind else None
 
 
 def learn(data: bytes, meaning: T) -> KnownHead[T] | None:
