@@ -120,7 +120,7 @@ def reply_lines(record: RequestRecord, about_lines: bytes, content_type: bytes, 
         about_lines,
         record.pool.encode(),
         record.band.encode(),
-        record.queue_ms or 0,
+        int(record.queue_ms or 0.0),  # a number that is known to be whole is written without the general formatter
         record.attempts,
     )
     if coding:

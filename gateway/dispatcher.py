@@ -8,9 +8,10 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, time
+from time import time
 from typing import Final, Protocol
 
+from gateway.clock import monotonic
 from policies.core import Core
 from policies.decisions import Decision
 from policies.events import Arrived, Event, Tick, WallClock

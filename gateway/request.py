@@ -3,12 +3,12 @@
 Where a request to an engine goes in between is told in `run.py`.
 """
 
-from time import monotonic
 from typing import Final
 
 from msgspec.structs import replace
 
 from gateway.callers import Caller
+from gateway.clock import monotonic
 from gateway.compose import about, error_lines, reply_lines, waiting_lines
 from gateway.describe import Wishes
 from gateway.dialects import quota

@@ -11,12 +11,12 @@ Nothing here decides where or when a request goes: the core does. No task, nothi
 import asyncio
 from collections.abc import Mapping
 from copy import copy
-from time import monotonic
 from typing import Final
 
 from gateway import describe
 from gateway.backends import Backend, CrossedPartition
 from gateway.callers import Caller, urgency
+from gateway.clock import monotonic
 from gateway.compose import EngineHead
 from gateway.dialects import quota
 from gateway.dialects.call import read, write
@@ -142,8 +142,8 @@ class Run(Request):
     def _try(self, dispatch: Dispatch) -> None:
         """Begin an attempt; on routes that run beside an engine's GPU only where few do."""
         services, record = self.services, self.record
-        self._number = dispatch.attempt
-        self._backend = backend = services.backends.by_name[dispatch.endpoint]
+        self._number, endpoint = dispatch.attempt, dispatch.endpoint
+        self._backend = backend = services.backends.by_name[endpoint]
         if backend.partition != self.caller.partition:
             raise CrossedPartition(f"{record.request_id} of {self.caller.partition} was given {backend.name}")
         self._head = backend.head(self.route)  # raises where the engine has no such route
@@ -154,7 +154,7 @@ class Run(Request):
             backend.text_runs.add(self)
         now = monotonic()
         why = dispatch.why
-        record.attempts, record.endpoint = dispatch.attempt, dispatch.endpoint
+        record.attempts, record.endpoint = self._number, endpoint
         record.pool, record.band = why.pool, why.band
         record.queue_ms = ms(now - self._arrived_s)
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s

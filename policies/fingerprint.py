@@ -10,7 +10,8 @@ first block names the isolation domain: chains of two domains have nothing in co
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
@@ -31,14 +32,15 @@ def seed(domain: str, model: str, adapter: str = "") -> int:
 
 def chain(parts: Sequence[Text], block_tokens: int, seed: int) -> tuple[int, ...]:
     """The hashes of all full blocks of these parts, one after the other."""
-    text = memoryview(_text(parts, MOST_BYTES))
+    text = _text(parts, MOST_BYTES)
     fine = block_tokens * TOKEN_BYTES
     # Sizes that do not divide 16 KiB end their fine blocks a little later: no block may be cut short.
     fine_end = -(-FINE_BYTES // fine) * fine
-    hashes = _hashes(text[:fine_end], fine, seed)
-    if len(text) > fine_end:
-        hashes += _hashes(text[fine_end:], fine * COARSE, hashes[-1])
-    return tuple(hashes)
+    if len(text) <= fine_end:
+        return tuple(_hashes(text, fine, seed))
+    whole = memoryview(text)
+    hashes = _hashes(whole[:fine_end], fine, seed)
+    return (*hashes, *_hashes(whole[fine_end:], fine * COARSE, hashes[-1]))
 
 
 def chain_of_ids(token_ids: Sequence[int], block_tokens: int, seed: int) -> tuple[int, ...]:
@@ -79,7 +81,7 @@ def block_at(text_bytes: int, block_tokens: int) -> int:
 def _text(parts: Sequence[Text], most_bytes: int) -> Text:
     """The first bytes of all parts together; a part that begins beyond them is not looked at."""
     if len(parts) == 1:
-        return parts[0][:most_bytes]
+        return parts[0] if len(parts[0]) <= most_bytes else parts[0][:most_bytes]
     taken, length = 0, 0
     for part in parts:
         if length >= most_bytes:
@@ -89,12 +91,18 @@ def _text(parts: Sequence[Text], most_bytes: int) -> Text:
     return b"".join(parts[:taken])[:most_bytes]
 
 
-def _hashes(text: memoryview, block_bytes: int, seed: int) -> list[int]:
+@lru_cache(maxsize=64)
+def _blocks(size_bytes: int) -> Callable[[Text], Iterator[tuple[bytes]]]:
+    """What cuts a text into blocks of that size."""
+    return struct.Struct(f"{size_bytes}s").iter_unpack
+
+
+def _hashes(text: Text, block_bytes: int, seed: int) -> list[int]:
     digest: Any = xxh3_64_intdigest
     previous: Any = seed  # of 64 bits: compiled, an `int` would be packed and unpacked for each block
     hashes = []
     whole = text[: len(text) // block_bytes * block_bytes]
-    for (block,) in struct.iter_unpack(f"{block_bytes}s", whole):
+    for (block,) in _blocks(block_bytes)(whole):
         previous = digest(block, previous)
         hashes.append(previous)
     return hashes

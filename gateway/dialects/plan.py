@@ -11,6 +11,16 @@ from gateway.dialects.fields import BULKY, TABLES, Group, Media, Table
 MOST_PLANS: Final = 1024
 _COPIES: Final = ("n", "best_of")
 
+# Fields that may fix the form of an answer, that always do, that force a tool, and that say how long to think.
+FORMATS: Final = ("response_format", "text", "output_config")
+GRAMMARS: Final = (
+    "structured_outputs", "json_schema", "regex", "ebnf",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
+TOOLS: Final = ("tool_choice", "function_call")
+EFFORTS: Final = ("reasoning_effort", "reasoning", "thinking", "chat_template_kwargs")
+_SHAPES: Final = frozenset((*FORMATS, *GRAMMARS, *TOOLS, *EFFORTS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -27,6 +37,7 @@ class Plan:
     caps: tuple[str, ...]
     batch: tuple[str, ...]
     copies: tuple[str, ...]
+    shapes: tuple[str, ...]  # may form the answer, and may have been removed
 
 
 _plans: Final[dict[tuple[str, tuple[str, ...]], Plan]] = {}
@@ -58,4 +69,5 @@ def _work_out(table: Table, names: tuple[str, ...]) -> Plan:
         caps=tuple(name for name in table.caps if name in stays),
         batch=tuple(name for name in table.batch if name in stays),
         copies=tuple(name for name in _COPIES if name in stays),
+        shapes=tuple(name for name in names if name in _SHAPES),
     )

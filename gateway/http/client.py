@@ -12,9 +12,9 @@ import struct
 import sys
 import termios
 from enum import IntEnum
-from time import monotonic
 from typing import Any, Final, cast
 
+from gateway.clock import monotonic
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.message import NOBODY, Progress, RequestReader

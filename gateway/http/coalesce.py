@@ -4,8 +4,10 @@ their interrupts. (ADR 22 has what it gains, and where nothing.)
 """
 
 import asyncio
-from time import monotonic, sleep, thread_time
+from time import sleep, thread_time
 from typing import Final
+
+from gateway.clock import monotonic
 
 HOT: Final = 2.0  # rests: what comes so soon after the read before it on the same stream could have come with it
 MOST_BUSY: Final = 0.8  # part of the time in which the loop may have worked: more has come each time a busy one looks

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import ssl
-from time import monotonic
 from typing import cast
 
+from gateway.clock import monotonic
 from gateway.http.coalesce import Coalescer
 from gateway.http.known import KnownHead, learn
 from gateway.http.resolve import Address

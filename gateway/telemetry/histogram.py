@@ -7,6 +7,7 @@ as objectives (50 ms, 100 ms, 400 ms, 2 s) are bounds themselves, so "share belo
 from bisect import bisect_left
 from typing import Final
 
+_find: Final = bisect_left
 _STEPS: Final = ("1", "1.5", "2", "3", "4", "5", "7")
 
 
@@ -33,7 +34,7 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        self.counts[_find(self.bounds, value)] += 1
         self.total += value
 
     def state(self) -> tuple[list[int], float]:

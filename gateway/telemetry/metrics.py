@@ -72,7 +72,7 @@ class Lane:
 
     def __init__(self, timings: _Timings) -> None:
         self.received = 0
-        self.ended: defaultdict[tuple[str, str], int] = defaultdict(int)  # (outcome, reason)
+        self.ended: dict[str, defaultdict[str, int]] = {}  # by outcome and reason
         self.missed: defaultdict[str, int] = defaultdict(int)
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -82,7 +82,10 @@ class Lane:
     def end(self, record: RequestRecord) -> None:
         outcome, output_tokens, timings = record.outcome, record.output_tokens, self.timings
         reason = record.stage if outcome == "cancelled" else record.reason
-        self.ended[outcome, reason if reason in _REASONS else OTHER] += 1
+        by_reason = self.ended.get(outcome)
+        if by_reason is None:
+            by_reason = self.ended[outcome] = defaultdict(int)
+        by_reason[reason if reason in _REASONS else OTHER] += 1
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         self.output_tokens += output_tokens
@@ -130,7 +133,7 @@ class Metrics:
         self._lanes: dict[tuple[str, str, str], Lane] = {}  # (tenant, model, class)
         self._timings: dict[tuple[str, str], _Timings] = {}  # (class, model)
         self._refused: defaultdict[str, int] = defaultdict(int)
-        self._responses: defaultdict[tuple[str, int], int] = defaultdict(int)  # (route, status)
+        self._responses: dict[str, defaultdict[int, int]] = {}  # by route and status
         self._failures: defaultdict[tuple[str, str], int] = defaultdict(int)  # (endpoint, cause)
         self._attempts = dict.fromkeys(ATTEMPT_RESULTS, 0)
         self._started = 0
@@ -164,10 +167,10 @@ class Metrics:
         """A record is complete. Only one that was `received` counts in C1: `lane` is where."""
         self._bytes_in += record.bytes_in
         self._bytes_out += record.bytes_out
-        answered = (record.route, record.status)
-        if answered not in self._responses:
-            answered = (self._route_label(record.route or OTHER), record.status)
-        self._responses[answered] += 1
+        by_status = self._responses.get(record.route)
+        if by_status is None:
+            by_status = self._responses.setdefault(self._route_label(record.route or OTHER), defaultdict(int))
+        by_status[record.status] += 1
         if lane is not None:
             lane.end(record)
         elif record.reason:
@@ -197,8 +200,8 @@ class Metrics:
         """The terms of C1 over all tenants and models, with what the live tables hold now."""
         ended = dict.fromkeys(OUTCOMES, 0)
         for lane in self._lanes.values():
-            for (outcome, _), count in lane.ended.items():
-                ended[outcome] += count
+            for outcome, by_reason in lane.ended.items():
+                ended[outcome] += sum(by_reason.values())
         received = sum(lane.received for lane in self._lanes.values())
         return Totals(received=received, queued=queued, inflight=inflight, **ended)
 
@@ -244,7 +247,11 @@ class Metrics:
             (families.HTTP_REFUSED, [((reason,), count) for reason, count in self._refused.items()]),
             (
                 families.HTTP_RESPONSES,
-                [((route, str(status)), count) for (route, status), count in self._responses.items()],
+                [
+                    ((route, str(status)), count)
+                    for route, by_status in self._responses.items()
+                    for status, count in by_status.items()
+                ],
             ),
             (families.BODY_BYTES, [(("in",), self._bytes_in), (("out",), self._bytes_out)]),
             (families.ATTEMPTS_STARTED, [((), self._started)]),
@@ -258,8 +265,9 @@ class Metrics:
 
     def _ended_samples(self) -> Iterator[text.Sample]:
         for lane_key, lane in self._lanes.items():
-            for end_key, count in lane.ended.items():
-                yield (*end_key, *lane_key), count
+            for outcome, by_reason in lane.ended.items():
+                for reason, count in by_reason.items():
+                    yield (outcome, reason, *lane_key), count
 
     def _slo_samples(self) -> Iterator[text.Sample]:
         for key, lane in self._lanes.items():

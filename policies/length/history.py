@@ -15,7 +15,6 @@
 """
 
 from array import array
-from collections.abc import Iterator
 from typing import Final
 
 from policies.length.distribution import BUCKETS, capped, lognormal, summary
@@ -87,19 +86,20 @@ class Node:
         self.cut = array("f", [count * scale for count in self.cut])
         self.unit = 1.0
 
-    def _blend(self, parent: "array[float]") -> Iterator[float]:
+    def _blend(self, parent: "array[float]") -> list[float]:
         """The CDF of own answers and of 20 that are distributed as the parent's."""
         weight = PARENT_ANSWERS * self.unit
         going = sum(self.ended, weight) + sum(self.cut, 0.0)
         passed = before = 0.0
-        yield 0.0
+        blend = [0.0]
         for ended, cut, share in zip(self.ended, self.cut, parent[1:-1], strict=False):
             ended += weight * (share - before)
             before = share
             passed += (1.0 - passed) * ended / going if ended < going else 1.0 - passed
             going -= ended + cut
-            yield passed
-        yield 1.0
+            blend.append(passed)
+        blend.append(1.0)
+        return blend
 
 
 def _prior(median_tokens: float) -> Node:

@@ -24,16 +24,19 @@ class Ratios:
 
     def bytes_per_token(self, request: InferenceRequest) -> float:
         """What the tenant's text had so far, or the start value of its kind."""
-        found = self.known.get((request.tenant, request.model, request.kind))
-        return START_BYTES.get(request.kind, START_BYTES["text"]) if found is None else found
+        return self._ratio((request.tenant, request.model, request.kind))
 
     def learn(self, request: InferenceRequest, prompt_tokens: int) -> None:
         """Take the count of one prompt; ignored without text or tokens."""
         if request.text_bytes <= 0 or prompt_tokens <= 0:
             return
-        known = self.known
-        ratio = self.bytes_per_token(request)
+        known, key = self.known, (request.tenant, request.model, request.kind)
+        ratio = self._ratio(key)
         sample = min(MOST_BYTES, max(LEAST_BYTES, request.text_bytes / prompt_tokens))
-        known[request.tenant, request.model, request.kind] = ratio + (sample - ratio) * STEP
+        known[key] = ratio + (sample - ratio) * STEP
         if len(known) > RATIOS:
             del known[next(iter(known))]
+
+    def _ratio(self, key: Key) -> float:
+        found = self.known.get(key)
+        return START_BYTES.get(key[2], START_BYTES["text"]) if found is None else found
