@@ -17,7 +17,6 @@ from policies.types import Prediction
 BUCKETS: Final = 48  # scheduling.md 3: 1 to 35k tokens, each bucket a quarter longer than the one before
 RATIO: Final = 1.25
 EDGES: Final = tuple(RATIO**index for index in range(BUCKETS + 1))
-_ONE: Final = 1.0
 OUTLIVED: Final = 1e-6  # a tail this thin is rounding of the 32 bits that a CDF is kept in
 
 _PER_LOG: Final = 1 / math.log(RATIO)
@@ -89,8 +88,8 @@ def given(cdf: Sequence[float], generated: float, limit_tokens: float) -> Predic
 def _held(cdf: Sequence[float], limit_tokens: float, since: int = 0) -> float:
     """The most, over all lengths up to the limit from `EDGES[since]` on, of that length times the share that gets there."""
     until = bisect_right(EDGES, limit_tokens)
-    there = max(map(mul, EDGES[since:until], map(_ONE.__sub__, cdf[since:until])), default=0.0)
-    return max(there, limit_tokens * (1.0 - below(cdf, limit_tokens)))
+    there = [edge * (1.0 - share) for edge, share in zip(EDGES[since:until], cdf[since:until], strict=True)]
+    return max(*there, limit_tokens * (1.0 - below(cdf, limit_tokens)), 0.0)
 
 
 def quantile(cdf: Sequence[float], share: float) -> float:

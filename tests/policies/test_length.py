@@ -262,6 +262,7 @@ def test_quantiles_are_in_order_and_within_the_cap_whatever_was_learned(
             assert [floor, *quantiles(said), limit] == sorted([floor, *quantiles(said), limit])
             assert floor <= said.mean + 1e-3 * limit
             assert said.mean <= limit
+            assert floor <= said.held <= limit
         chances = [lengths.over(request, edge) for edge in EDGES]
         assert all(0.0 <= after <= before <= 1.0 for before, after in pairwise(chances))
 
