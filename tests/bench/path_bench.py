@@ -40,11 +40,11 @@ TENANT = """version: 1
 id: tenant-{number}
 weight: 2
 models: [{{name: m, aliases: [gpt], limits: {{rpm: 1000000, tpm: 900000000, max_concurrency: 900}}}}]
-limits: {{rpm: 1000000, tpm: 900000000, itpm: 900000000, otpm: 900000000, tpd: 9000000000000, max_concurrency: 900}}
-budgets: [{{id: month, amount: 900000000000000, period: month}}]
+limits: {{rpm: 1000000, tpm: 900000000, itpm: 900000000, otpm: 900000000, tpd: 900000000000, max_concurrency: 900}}
+budgets: [{{id: month, amount: 50000000000, period: month}}]
 keys:
 """
-BURST = "limits: {burst_s: 600, rpm: 6000, tpm: 6000000, itpm"
+BURST = "limits: {burst_s: 600, rpm: 60000, tpm: 60000000, itpm"
 ANSWER_BODY = (
     b'{"id":"chatcmpl-0","object":"chat.completion","created":1700000000,"model":"m","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"' + b"hello " * 100 + b'"},"logprobs":null,"finish_reason":"stop"}],'
@@ -101,7 +101,7 @@ class Wire:
 def request(size: int, stream: bool) -> bytes:
     extra = ',"stream":true,"stream_options":{"include_usage":true},"seed":0' if stream else ""
     text = ("word " * (size // 5))[: size - 160]
-    body = f'{{"model":"m","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":64{extra}}}'.encode()
+    body = f'{{"model":"m","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":128{extra}}}'.encode()
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\ncontent-type: application/json\r\n"
         b"authorization: Bearer %s\r\ncontent-length: %d\r\n\r\n" % (KEY.encode(), len(body))
@@ -122,9 +122,9 @@ def with_tenants(count: int, folder: pathlib.Path, *, in_use: bool = False) -> p
         )
         tenant = TENANT.format(number=number) + "".join(lines)
         if in_use:
-            tenant = tenant.replace("rpm: 1000000", "rpm: 6000").replace("rpm: 900000", "rpm: 5400")
-            tenant = tenant.replace("pm: 900000000", "pm: 6000000").replace(
-                "limits: {rpm: 6000, tpm: 6000000, itpm", BURST
+            tenant = tenant.replace("rpm: 1000000", "rpm: 60000").replace("rpm: 900000", "rpm: 54000")
+            tenant = tenant.replace("pm: 900000000", "pm: 60000000").replace(
+                "limits: {rpm: 60000, tpm: 60000000, itpm", BURST
             )
         (folder / "tenants.d" / f"tenant-{number}.yaml").write_text(tenant)
     return config
