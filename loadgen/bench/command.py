@@ -24,7 +24,7 @@ from loadgen.client import ClientError
 from loadgen.report.document import ReportError
 from loadgen.report.folder import SCHEDULE
 from loadgen.report.place import PlaceError, folder
-from loadgen.scenario import ScenarioError
+from loadgen.scenario import Scenario, ScenarioError
 
 
 def bench_command(options: BenchOptions) -> int:
@@ -33,8 +33,7 @@ def bench_command(options: BenchOptions) -> int:
         check(options)
         scenario = scenario_of(options)
         if options.dry_run:
-            output.described(scenario, schedule_of(options, scenario), options)
-            return Exit.MET
+            return _described(options, scenario)
         with folder(options.out, scenario.name, time.time()) as path:
             command = _Command(options, planned(options, scenario, path / SCHEDULE), path)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -52,6 +51,17 @@ def bench_command(options: BenchOptions) -> int:
         return Exit.INTERNAL
 
 
+def _described(options: BenchOptions, scenario: Scenario) -> int:
+    """Say what would be offered; keys are read as for a run, and refused as there."""
+    schedule = schedule_of(options, scenario)
+    tenants = tuple(schedule.totals.tenants)
+    told = keys_of(options, scenario, tenants, os.environ).warning(senders(options, tenants))
+    output.described(scenario, schedule, options)
+    if told and not options.quiet:
+        sys.stderr.write(told + "\n")
+    return Exit.MET
+
+
 def _failed(why: object, code: Exit) -> int:
     sys.stderr.write(f"forebay bench: {why}\n")
     return code
@@ -61,7 +71,7 @@ class _Command:
     def __init__(self, options: BenchOptions, plan: Plan, folder: Path) -> None:
         self._options = options
         self._plan = plan
-        self._keys = keys_of(options, plan, os.environ)
+        self._keys = keys_of(options, plan.scenario, tuple(plan.facts.tenants), os.environ)
         self._screen = Console(stderr=True)
         self._folder = folder
 
@@ -70,7 +80,7 @@ class _Command:
         stop = Stop(self._say)
         stop.install()
         self._say(output.announced(plan, options))
-        self._say(self._keys.warning(senders(options, plan)))
+        self._say(self._keys.warning(senders(options, plan.facts.tenants)))
         async with aiohttp.ClientSession() as session:
             ready = await preflight(plan.facts, asked(options, plan), self._keys)
             self._say(output.found(ready))

@@ -58,22 +58,26 @@ async def measured_sizes(target: Target, prose: Prose, longest: int, options: di
         text = prose.text(Block(namespace="preflight/size", id=number, tokens=size))
         reply = await ask(target, Question(text=text, max_tokens=1), **options)
         if reply.sample.outcome is Outcome.OK and reply.sample.prompt_tokens:
-            told.append((size + PLANNED_MARKS, reply.sample.prompt_tokens, reply.sample.cached_tokens or 0))
+            told.append((size + PLANNED_MARKS, reply.sample.prompt_tokens, reply.sample.cached_tokens))
     return sizes_of(told)
 
 
 PLANNED_MARKS = 2  # tokens that every plan adds to what is said
 
 
-def sizes_of(told: Sequence[tuple[int, int, int]]) -> Sizes:
-    """From planned, counted and cached tokens of each prompt. The first may have warmed the cache for the others."""
+def sizes_of(told: Sequence[tuple[int, int, int | None]]) -> Sizes:
+    """From planned, counted and cached tokens of each prompt. The first may have warmed the cache for the others.
+
+    Where nobody says what was cached, the template is at most what is counted beyond what was written.
+    """
     if len(told) < 2:
         return Sizes(measured=len(told))
     slope, intercept = _line([(float(planned), float(counted)) for planned, counted, _ in told])
     words = 1.0 if abs(slope - 1) <= CLOSE or not PLAUSIBLE[0] <= slope <= PLAUSIBLE[1] else 1 / slope
     made = Sizes(slope=slope, intercept=intercept, words=words, measured=len(told))
     residual = sum(abs(made.real(planned) - planned) for planned, _, _ in told) / sum(row[0] for row in told)
-    template = max(cached for _, _, cached in told[1:])
+    known = [cached for _, _, cached in told[1:] if cached is not None]
+    template = max(known) if known else max(0, round(intercept)) + PLANNED_MARKS
     return msgspec.structs.replace(made, residual=residual, template_tokens=template)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.bench.exits import BenchError
 from loadgen.bench.validity import RULES
-from loadgen.client import Api, LengthControl
+from loadgen.client import Api, ClientError, LengthControl, Target
 from loadgen.workload.fields import seconds
 
 _DURATION = re.compile(r"[0-9]+(\.[0-9]+)?(ms|s|m)")
@@ -62,12 +62,24 @@ def duration(text: str) -> float:
 
 def check(options: BenchOptions) -> None:
     """BenchError for options that cannot be, or do not go together."""
-    if not options.dry_run and not options.urls:
-        raise BenchError("--url is missing: where to send, like http://127.0.0.1:8000")
     unknown = [rule for rule in options.allow if rule not in RULES]
     if unknown:
         raise BenchError(f"--allow {unknown[0]}: no such rule; there are {', '.join(RULES)}")
+    for flag, value in (("--timeout", options.timeout_s), ("--connect-timeout", options.connect_timeout_s)):
+        if value <= 0:
+            raise BenchError(f"{flag}: more than 0")
+    for flag, urls in (("--url", options.urls), ("--scrape", options.scrape)):
+        for url in urls:
+            check_server(flag, url)
     _check_fixed(options)
+
+
+def check_server(where: str, url: str) -> None:
+    """BenchError for a URL that is none of a server; it stands at `where`."""
+    try:
+        Target(url=url, model="")
+    except ClientError as error:
+        raise BenchError(f"{where}: {error}") from error
 
 
 def shown(url: str) -> str:

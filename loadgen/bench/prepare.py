@@ -1,6 +1,6 @@
 """From options to what is offered: scenario, schedule, keys, where each tenant's requests go."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ from loadgen.bench.basis import Plan, plan
 from loadgen.bench.exits import BenchError
 from loadgen.bench.extra import PROBE
 from loadgen.bench.keys import Keys, keys
-from loadgen.bench.options import BenchOptions
+from loadgen.bench.options import BenchOptions, check_server
 from loadgen.bench.preflight import Asked
 from loadgen.scenario import Scenario, ScenarioError
 from loadgen.schedule import Schedule, build, planned_in, saved
@@ -28,6 +28,7 @@ def scenario_of(options: BenchOptions) -> Scenario:
     scenario = offer.changed(offer.named(options.scenario), [offer.parsed(one) for one in options.changes])
     if options.trace is not None:
         scenario = offer.traced(scenario, options.trace)
+    _check_servers(options, scenario)
     names = [tenant.name for tenant in scenario.tenants]
     for name in options.searched:
         if name not in names:
@@ -39,6 +40,15 @@ def scenario_of(options: BenchOptions) -> Scenario:
     if options.tail_s is not None:
         scenario = msgspec.structs.replace(scenario, tail=duration(options.tail_s))
     return scenario
+
+
+def _check_servers(options: BenchOptions, scenario: Scenario) -> None:
+    for tenant in scenario.tenants:
+        if tenant.url:
+            check_server(f"`url` of tenant {tenant.name}", tenant.url)
+    all_have = all(tenant.url for tenant in scenario.tenants) and not options.probe
+    if not (options.dry_run or options.urls or all_have):
+        raise BenchError("--url is missing: where to send, like http://127.0.0.1:8000")
 
 
 def schedule_of(options: BenchOptions, scenario: Scenario, file: Path | None = None) -> Schedule:
@@ -74,18 +84,27 @@ def seed_of(options: BenchOptions, scenario: Scenario) -> int:
     return scenario.seed if options.seed is None else options.seed
 
 
-def keys_of(options: BenchOptions, made: Plan, environ: Mapping[str, str]) -> Keys:
-    """Those of all tenants of the plan. BenchError."""
-    variables = {tenant: name for tenant in made.facts.tenants if (name := made.scenario.source(tenant).key_env)}
-    sources = made.scenario.tenants
-    splits = any(isinstance(one.arrivals, Trace) and one.arrivals.tenant_field for one in sources)
-    named = dict.fromkeys((*(one.name for one in sources), *senders(options, made)))
-    return keys(options.keys, variables, environ, None if splits else tuple(named))
+def keys_of(options: BenchOptions, scenario: Scenario, tenants: Sequence[str], environ: Mapping[str, str]) -> Keys:
+    """Those of `tenants`, all that the schedule has. BenchError, also for a file with names that nobody has."""
+    variables = {tenant: name for tenant in tenants if (name := scenario.source(tenant).key_env)}
+    return keys(options.keys, variables, environ, _known(options, scenario, tenants))
 
 
-def senders(options: BenchOptions, made: Plan) -> tuple[str, ...]:
-    """All tenants that send."""
-    return (*made.facts.tenants, *((PROBE,) if options.probe else ()))
+def _known(options: BenchOptions, scenario: Scenario, tenants: Sequence[str]) -> Collection[str] | None:
+    """Names that keys may be of. A trace may have more than come in the time of this run; None: any may be, because that of
+    a saved schedule is not there."""
+    names = dict.fromkeys((*(one.name for one in scenario.tenants), *senders(options, tenants)))
+    for one in scenario.tenants:
+        if isinstance(one.arrivals, Trace) and one.arrivals.tenant_field:
+            if options.schedule is not None:
+                return None
+            names |= dict.fromkeys(one.arrivals.names())
+    return tuple(names)
+
+
+def senders(options: BenchOptions, tenants: Iterable[str]) -> tuple[str, ...]:
+    """All that send: those of the schedule, and the probe."""
+    return (*tenants, *((PROBE,) if options.probe else ()))
 
 
 def asked(options: BenchOptions, made: Plan) -> Asked:
@@ -100,5 +119,5 @@ def asked(options: BenchOptions, made: Plan) -> Asked:
         control=None if control == "auto" else control,
         timeout_s=options.timeout_s,
         connect_s=options.connect_timeout_s,
-        tenants=senders(options, made),
+        tenants=senders(options, tenants),
     )

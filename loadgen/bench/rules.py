@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from loadgen.bench.validity import Counted, Evidence, judged
+from loadgen.bench.validity import Counted, Evidence, Prompts, judged
 from loadgen.report.folder import Health, Run, Scrape
 from loadgen.report.parts import Validity
 from loadgen.report.record import Sample
@@ -40,6 +40,7 @@ def evidence(run: Run, made: RunReport) -> Evidence:
         emit_lag_ms=max(lags, default=None),
         server=_server(run),
         unreconciled=UNRECONCILED if any(one.gateway for one in run.scrapes) else "",
+        engines=_engines(run),
     )
 
 
@@ -69,17 +70,29 @@ def _means(values: Sequence[float]) -> Iterable[float]:
 
 
 def _server(run: Run) -> Counted | None:
-    """What all gateways that were looked at have counted between the first look and the last.
+    """What all gateways that were looked at have counted during the run."""
+    grown = _grown(run, [one for one in run.scrapes if one.gateway], Counted.__struct_fields__)
+    return None if grown is None else Counted(**grown)
 
-    None where the last look was before the last answer: the run was killed, or a gateway did not answer any more.
+
+def _engines(run: Run) -> Prompts | None:
+    """What engines have, those that say both. A series that begins late begins at 0: SGLang has none before the first hit."""
+    lasts = (one for one in _lasts(run.scrapes) if not one.gateway)
+    names = {one.name for one in lasts if one.prompt_tokens is not None and one.cached_tokens is not None}
+    grown = _grown(run, [one for one in run.scrapes if one.name in names], Prompts.__struct_fields__)
+    return None if grown is None else Prompts(**grown)
+
+
+def _grown(run: Run, looks: Sequence[Scrape], fields: Iterable[str]) -> dict[str, int] | None:
+    """The sum of each field over all that were looked at, between the first look at each and the last.
+
+    None where the last look was before the last answer: the run was killed, or one of them did not answer any more.
     """
-    gateways = [one for one in run.scrapes if one.gateway]
-    lasts, firsts = _lasts(gateways), _lasts(reversed(gateways))
+    lasts, firsts = _lasts(looks), _lasts(reversed(looks))
     ended_s = max((one.end_s for one in (*run.samples, *run.probes)), default=0.0)
-    if not gateways or run.basis.ending is None or any(one.t_s < ended_s for one in lasts):
+    if not looks or run.basis.ending is None or any(one.t_s < ended_s for one in lasts):
         return None
-    grown = {field: _sum(lasts, field) - _sum(firsts, field) for field in Counted.__struct_fields__}
-    return Counted(**{field: round(value) for field, value in grown.items()})
+    return {field: round(_sum(lasts, field) - _sum(firsts, field)) for field in fields}
 
 
 def _lasts(scrapes: Iterable[Scrape]) -> list[Scrape]:

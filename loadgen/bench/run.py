@@ -87,7 +87,7 @@ class _Run:
         self._prime = extra.prime(plan.facts, plan.schedule) if options.prime else None
         self._probe = extra.probe(options.probe, plan.schedule, plan.total_s) if options.probe else None
         self._pages = [scrape.Page(course.session, url) for url in options.scrape]
-        told = (_too_much(plan, options.workers), course.keys.warning(senders(options, plan)))
+        told = (_too_much(plan, options.workers), course.keys.warning(senders(options, plan.facts.tenants)))
         self._warnings = [one for one in told if one]
 
     async def run(self) -> tuple[Report, tuple[str, ...]]:

@@ -32,6 +32,13 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
 
 
+class Prompts(msgspec.Struct, frozen=True, kw_only=True):
+    """What engines count of all prompts that came in a run: their tokens, and those of them that came from a cache."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules look at. None: not known, and the rule cannot be judged.
 
@@ -39,6 +46,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     answers, that of `closed_tenants` where they are known. `loop_lag_ms` is a p99, `cpu_share` the largest of any worker over 5 s, `local_failures` what the machine
     refused, by name of the error. `template_tokens` of each prompt a server may know before the run. `largest_cell`:
     requests of it. `server`: totals of gateways; `unreconciled` says why they are not known though they were scraped.
+    `engines`: what these say themselves, all that were scraped together.
     """
 
     samples: Sequence[Sample]
@@ -56,6 +64,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     emit_lag_ms: float | None = None
     server: Counted | None = None
     unreconciled: str = ""
+    engines: Prompts | None = None
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +79,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 _NO_HEALTH = "what the client says of itself was not written"
 _NO_CACHED = (
     "no answer says how much of its prompt came from a cache, so nothing tells whether that was warm from elsewhere "
-    "(vLLM has --enable-prompt-tokens-details, SGLang --enable-cache-report)"
+    "(vLLM has --enable-prompt-tokens-details, SGLang --enable-cache-report; or --scrape every engine)"
 )
 
 
@@ -152,15 +161,47 @@ def _local(seen: Evidence) -> Found:
 def _warm(seen: Evidence) -> Found | str:
     counted = [one for one in _measured(seen) if one.prompt_tokens is not None]
     known = [one for one in counted if one.cached_tokens is not None]
+    if not known and seen.engines is not None:
+        return _warm_engines(seen, seen.engines)
     if not known:
         return _NO_CACHED if counted else "no answer said how many tokens its prompt had"
-    cached = sum(one.cached_tokens or 0 for one in known)
-    prompt = sum(one.prompt_tokens or 0 for one in known)
-    most = sum(one.ideal_tokens + seen.template_tokens for one in known) + CACHED_SHARE * prompt
-    broken = cached > most
+    told = Prompts(
+        prompt_tokens=sum(one.prompt_tokens or 0 for one in known),
+        cached_tokens=sum(one.cached_tokens or 0 for one in known),
+    )
     of = f", of the {len(known):,} of {len(counted):,} answers that say so" if len(known) < len(counted) else ""
+    return _cached(told, known, seen.template_tokens, of)
+
+
+def _warm_engines(seen: Evidence, told: Prompts) -> Found | str:
+    """The same of the whole run, if what engines count is this run and no other load, and all of it."""
+    sent = [one for one in (*seen.samples, *seen.probes) if one.sent_s > 0]
+    most = sum(map(_prompt, sent))
+    least = sum(_prompt(one) for one in sent if one.outcome is Outcome.OK)
+    if not least * (1 - CACHED_SHARE) <= told.prompt_tokens <= most * (1 + CACHED_SHARE):
+        return (
+            "no answer says how much of its prompt came from a cache, and engines do not say it of this run alone: they "
+            f"counted {told.prompt_tokens:,} prompt tokens, and this run had {most:,}"
+        )
+    return _cached(told, sent, seen.template_tokens, ", as engines count it over the whole run")
+
+
+def _cached(told: Prompts, of: Sequence[Sample], template_tokens: int, where: str) -> Found:
+    """Plans are in tokens of the simulated engine; a tokenizer that takes more of them does so in what is shared too."""
+
+    def ideal(one: Sample) -> float:
+        longer = (_prompt(one) - template_tokens) / max(1, one.input_tokens)
+        return one.ideal_tokens * max(1.0, longer) + template_tokens
+
+    most = sum(map(ideal, of)) + CACHED_SHARE * told.prompt_tokens
+    broken = told.cached_tokens > most
     why = ", more than this run can have put there: the cache was warm from elsewhere" if broken else ""
-    return Found(value=cached, limit=most, words=f"prompt tokens from a cache{of}{why}", broken=broken)
+    return Found(value=told.cached_tokens, limit=most, words=f"prompt tokens from a cache{where}{why}", broken=broken)
+
+
+def _prompt(sample: Sample) -> int:
+    """As the server counted it, else as planned."""
+    return sample.input_tokens if sample.prompt_tokens is None else sample.prompt_tokens
 
 
 def _lengths(seen: Evidence) -> Found | str:

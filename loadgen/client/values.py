@@ -14,6 +14,12 @@ LengthControl = Control
 OTHERS = ""  # the key of the targets of every tenant that has none of its own
 
 
+# What is wrong exactly is not repeated: it may be a part of the password.
+_UNREADABLE = (
+    "a URL that cannot be read: its port is a number, and in a password / ? # [ ] @ are written as %2F and so on"
+)
+
+
 class ClientError(Exception):
     """A load that cannot be sent, or a worker that died; the message says what, where and what to do."""
 
@@ -40,7 +46,7 @@ class Target:
             parts = urlsplit(self.url)
             port = parts.port
         except ValueError as error:
-            raise ClientError(f"the URL of model {self.model} cannot be read: {error}") from error
+            raise ClientError(_UNREADABLE) from error
         host = parts.hostname or ""
         place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
         object.__setattr__(self, "shown", f"{parts.scheme}://{place}{parts.path.rstrip('/')}")

@@ -236,7 +236,7 @@ def _counted_by(seen: Sequence[Scrape]) -> tuple[int, ...]:
 def _scraped(seen: Sequence[Scrape]) -> _Use:
     def grown(field: str) -> float | None:
         first, last = getattr(seen[0], field), getattr(seen[-1], field)
-        return None if first is None or last is None else float(last - first)
+        return None if last is None else float(last - (first or 0.0))  # a series that begins late begins at 0
 
     return (
         grown("requests") or 0.0,

@@ -98,6 +98,10 @@ class Trace(
             if begin_s <= t_s < end_s and self._fits(row)
         ]
 
+    def names(self) -> list[str]:
+        """Of its tenants, as they are in the file, whatever of it is replayed. ScenarioError as `read`."""
+        return sorted({row.tenant for row in formats.read(self.file, self.tenant_field)})
+
     def sessions(self) -> list[list[Row]]:
         """The sessions of the trace, cut to the context, in the order of the file."""
         by_name: dict[str, list[Row]] = defaultdict(list)

@@ -21,7 +21,7 @@ from loadgen.bench.__main__ import app
 from loadgen.bench.searching import KILLED, Tried, note
 from loadgen.report.folder import SCHEDULE
 from loadgen.report.parts import RateProbe
-from loadgen.scenario import standard
+from loadgen.scenario import load, standard
 from loadgen.schedule import build, saved
 from tests.kit.engines import Engine
 from tests.kit.processes import ROOT, Child, free_ports, python, until
@@ -172,8 +172,13 @@ async def test_a_goal_that_is_missed_is_told_by_the_exit_code(engine: Engine, tm
         (TINY, ("--trace", "/nowhere"), "--trace /nowhere: scenario tiny reads no trace"),
         (TINY, ("--allow", "V11"), "there are V1, V2"),
         (TINY, ("--tail", "5"), "500ms, 30s or 10m"),
+        (TINY, ("--timeout", "0s"), "--timeout: more than 0"),
+        (TINY, ("--connect-timeout", "0ms"), "--connect-timeout: more than 0"),
         (TINY, ("--keys", "/nowhere/keys.yaml"), "No such file"),
-        (TINY, ("--url", "ftp://127.0.0.1"), "http"),
+        (TINY, ("--url", "ftp://127.0.0.1"), "--url: 'ftp://127.0.0.1' is no URL of a server"),
+        (TINY, ("--url", "http://me:pass/word@host:80"), "--url: a URL that cannot be read"),
+        (TINY, ("--scrape", "127.0.0.1:9090"), "--scrape: '127.0.0.1:9090' is no URL of a server"),
+        (TINY, ("--set", "tenants.jobs.url=host:80"), "`url` of tenant jobs: 'host:80' is no URL of a server"),
         (TINY, ("--find-max-rate", "--scale-tenant", "chat", "--scale-tenant", "jobs"), "one tenant"),
     ],
 )
@@ -187,6 +192,15 @@ def test_what_cannot_be_used_is_refused_before_anything_is_sent(
     assert done.exit_code == 2, done.output
     assert words in done.stderr and "Traceback" not in done.stderr
     assert not out.exists() and not done.stdout
+    assert "requests in" not in done.stderr and "pass" not in done.stderr.replace("password", "")
+
+
+async def test_a_server_is_needed_for_every_tenant_that_has_none_of_its_own(engine: Engine, tmp_path: Path) -> None:
+    own = ("--set", f"tenants.chat.url={engine.url}", "--set", f"tenants.jobs.url={engine.url}")
+    for lacking in (own[:2], (*own, "--probe", "5")):
+        done = await bench(tmp_path, *lacking)
+        assert done.code == 2 and done.err.startswith("forebay bench: --url is missing"), done.err
+    assert (await bench(tmp_path, *own)).code == 0
 
 
 async def test_a_run_that_says_too_little_is_invalid_unless_that_is_allowed(engine: Engine, tmp_path: Path) -> None:
@@ -229,6 +243,70 @@ async def test_a_file_of_keys_has_the_tenants_of_the_scenario(engine: Engine, tm
     assert done.code == 0, done.err
     told = f"--keys {keys} has no key for jobs: sent without one"
     assert told in done.err and told in done.report["warnings"]
+
+
+def test_a_dry_run_reads_the_keys_as_a_run_does(tmp_path: Path) -> None:
+    file, keys = tmp_path / "tiny.yaml", tmp_path / "keys.yaml"
+    file.write_text(TINY)
+    asked = [str(file), "--dry-run", "--keys", str(keys)]
+    keys.write_text("chat: a\n jobs: b\n")
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2 and f"--keys {keys}:2:6: not a mapping" in done.stderr and not done.stdout
+    keys.write_text("chat: a\njob: b\n")
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2 and f"--keys {keys}:2:1: " in done.stderr and "did you mean 'jobs'?" in done.stderr
+    keys.write_text("chat: a\n")
+    done = CliRunner().invoke(app, [*asked, "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["requests"] == REQUESTS
+    assert f"--keys {keys} has no key for jobs" in done.stderr
+
+
+TRACED = """
+version: 1
+name: traced
+seed: 7
+warmup: 0s
+duration: 4s
+slo: {ttft: {base_ms: 3000}, tpot_ms: 1000, stall_ms: 3000, target: 0.9}
+tenants:
+  - {name: all, arrivals: {kind: trace, file: trace.jsonl, tenant_field: tenant}}
+"""
+
+
+def test_keys_are_of_tenants_that_the_trace_has_also_of_those_that_come_after_the_run(tmp_path: Path) -> None:
+    file, trace, keys = (tmp_path / name for name in ("traced.yaml", "trace.jsonl", "keys.yaml"))
+    file.write_text(TRACED)
+    rows = [{"timestamp": t * 1000, "input_length": 9, "output_length": 3, "tenant": f"t{t}"} for t in range(8)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [str(file), "--dry-run", "--trace", str(trace), "--keys", str(keys)]
+    keys.write_text("".join(f"t{t}: k\n" for t in range(8)))
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0 and not done.stderr, done.output
+    keys.write_text("t0: k\nt9: k\n")
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 2 and f"{keys}:2:1: no tenant of the scenario is called that" in done.stderr, done.output
+    schedule = tmp_path / "schedule.jsonl.gz"
+    build(load(TRACED).with_trace(trace), 7).write(schedule)
+    trace.unlink()  # a saved schedule does not need it
+    done = CliRunner().invoke(app, [str(file), "--dry-run", "--schedule", str(schedule), "--keys", str(keys)])
+    assert done.exit_code == 0 and "has no key for t1, t2, t3" in done.stderr, done.output
+
+
+async def test_where_answers_do_not_say_what_was_cached_the_engines_that_are_scraped_do(
+    guarded: Engine, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"'*': {KEYS['KEY_CHAT']}\n")
+    asked = ("--url", guarded.url, "--keys", str(keys), "--length-control", "none", "--allow", "V7", "--salt", "none")
+    scraped = (*asked, "--scrape", guarded.url, "--probe", "5", "--prime")
+    first = await bench(tmp_path, *scraped)
+    assert first.code == 0, first.err
+    assert first.rule("V6")["state"] == "ok" and first.rule("V6")["value"] > 1000
+    again = tmp_path / "again"
+    again.mkdir()
+    second = await bench(again, *scraped)
+    assert second.code == 3 and second.rule("V6")["state"] == "breach"
+    assert "prompt tokens from a cache, as engines count it over the whole run" in second.rule("V6")["words"]
 
 
 async def test_what_came_from_a_cache_is_not_judged_where_nothing_tells(guarded: Engine, tmp_path: Path) -> None:

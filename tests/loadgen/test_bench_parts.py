@@ -232,6 +232,8 @@ def test_prompts_are_written_with_as_many_words_as_the_tokenizer_takes() -> None
     assert real.template_tokens == 16
     assert real.real(1000) == pytest.approx(1030, abs=3)
     assert 0.05 < real.residual < 0.1, "the template stays"
+    silent = sizes_of([(size, round(1.25 * size + 30), None) for size in (48, 128, 256, 512, 1024)])
+    assert 30 <= silent.template_tokens <= 33, "at most what is counted beyond what was written"
     assert sizes_of([]).words == 1.0
 
 

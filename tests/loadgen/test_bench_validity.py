@@ -4,9 +4,10 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from loadgen.bench.validity import Counted, Evidence, judged, lag_limit_ms
+from loadgen.bench.validity import Counted, Evidence, Prompts, judged, lag_limit_ms
 from loadgen.report.parts import State
 from loadgen.report.record import Outcome, Sample
 from loadgen.schedule import sample_of
@@ -56,6 +57,14 @@ def unsent(numbers: range) -> Callable[[int], dict[str, Any]]:
     return lambda number: gone if number in numbers else {}
 
 
+REAL = {"input_tokens": 100, "prompt_tokens": 150, "ideal_tokens": 25}
+
+
+def silent(number: int) -> dict[str, Any]:
+    """Answers that do not say what came from a cache; half of each prompt may have."""
+    return {"cached_tokens": None, "ideal_tokens": 50}
+
+
 @pytest.mark.parametrize(
     ("seen", "rules"),
     [
@@ -81,6 +90,12 @@ def unsent(numbers: range) -> Callable[[int], dict[str, Any]]:
         (evidence(lambda number: {"cached_tokens": 50, "ideal_tokens": 50}), set()),
         (evidence(lambda number: {"cached_tokens": 17}, template_tokens=16), set()),
         (evidence(lambda number: {"cached_tokens": None}), set()),
+        # a tokenizer that takes 1.2 tokens for a planned one, and 30 of a template
+        (evidence(lambda number: REAL | {"cached_tokens": 61}, template_tokens=30), set()),
+        (evidence(lambda number: REAL | {"cached_tokens": 62}, template_tokens=30), {"V6"}),
+        (evidence(silent, engines=Prompts(prompt_tokens=20_000, cached_tokens=10_200)), set()),
+        (evidence(silent, engines=Prompts(prompt_tokens=20_000, cached_tokens=10_201)), {"V6"}),
+        (evidence(silent, engines=Prompts(prompt_tokens=21_000, cached_tokens=20_000)), set()),  # others asked too
         (evidence(lambda number: {"output_tokens": 21 if number < 20 else 20}, controlled=True), set()),
         (evidence(lambda number: {"output_tokens": 21 if number < 21 else 20}, controlled=True), {"V7"}),
         (evidence(lambda number: {"output_tokens": 99}), set()),  # nothing was to set it
@@ -195,6 +210,11 @@ def test_a_rule_without_evidence_is_left_out() -> None:
             "V6",
             "how many tokens its prompt had",
         ),
+        (
+            evidence(silent, engines=Prompts(prompt_tokens=9_000, cached_tokens=0)),
+            "V6",
+            "counted 9,000 prompt tokens, and this run had 20,000",
+        ),
         (evidence(), "V7", "--length-control"),
         (evidence(lambda number: {"outcome": Outcome.ERROR_STATUS}, controlled=True), "V7", "no request succeeded"),
         (evidence(closed=True), "V2", "waits for answers"),
@@ -213,6 +233,19 @@ def test_a_rule_about_caches_says_of_how_many_answers_it_is() -> None:
     some = judged(evidence(lambda number: {"cached_tokens": None} if number % 4 else {}), ())
     words = [next(rule.words for rule in made.rules if rule.id == "V6") for made in (every, some)]
     assert words == ["prompt tokens from a cache", "prompt tokens from a cache, of the 50 of 200 answers that say so"]
+
+
+def test_what_engines_count_may_be_of_requests_that_failed_too() -> None:
+    """A probe, and answers that were cut after the engine had read the prompt."""
+    cut = evidence(
+        lambda number: silent(number) | ({"outcome": Outcome.TRUNCATED} if number < 20 else {}),
+        probes=[sample(900, prompt_tokens=16, input_tokens=16, cached_tokens=None)],
+    )
+    for prompts, judged_by in ((18_016, True), (20_016, True), (20_300, False), (17_000, False)):
+        seen = msgspec.structs.replace(cut, engines=Prompts(prompt_tokens=prompts, cached_tokens=9_000))
+        made = judged(seen, ())
+        words = next((rule.words for rule in made.rules if rule.id == "V6"), "")
+        assert ("as engines count it over the whole run" in words) is judged_by is ("V6" not in made.unjudged)
 
 
 @pytest.mark.parametrize(("base_ms", "limit_ms"), [(400.0, 10.0), (200.0, 10.0), (100.0, 5.0), (10.0, 1.0)])

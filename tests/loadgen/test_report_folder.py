@@ -389,6 +389,17 @@ def test_where_answers_do_not_tell_what_was_cached_the_engines_do(tmp_path: Path
     assert "Cached, as engines count it over the whole run: 40.0 % of prompt tokens." in list(console_endpoints(made))
 
 
+def test_a_counter_that_has_no_series_before_its_first_event_began_at_nothing(tmp_path: Path) -> None:
+    written(tmp_path, [sample(n, t=11.0 + n) for n in range(9)])
+    looks = [
+        Scrape(t_s=t, name="e0", requests=of, prompt_tokens=of * 100, cached_tokens=of * 40 or None)
+        for t, of in ((-1.0, 0.0), (80.0, 9.0))
+    ]
+    (tmp_path / files.SCRAPES).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in looks))
+    (endpoint,) = make(read_run(tmp_path), trusted).endpoints
+    assert endpoint.cached_tokens == 360
+
+
 def test_a_warm_up_that_was_too_short_is_told(tmp_path: Path) -> None:
     random = Random(2)
     rows = [sample(n, t=10 + n / 10, first_s=(0.3 if n < 60 else 0.1) + random.random() / 50) for n in range(600)]
@@ -453,3 +464,4 @@ def test_the_tables_for_other_programs_have_every_request_and_second(
     assert sum(int(row["offered_chat"]) + int(row["offered_docs"]) for row in seconds) == 100
     assert sum(int(row["ended_ok"]) for row in seconds) == sum(one.outcome is Outcome.OK for one in rows)
     assert float(seconds[20]["loop_lag_max_ms"]) == 0.2
+    assert all(len(value.partition(".")[2]) <= 4 for row in seconds for value in row.values())
