@@ -83,8 +83,8 @@ def broken(report: Report) -> list[str]:
     told = []
     for rule in report.validity.rules:
         if rule.state is not State.OK:
-            numbers = "" if rule.value is None else f": {rule.value:,.4g}"
-            limit = "" if rule.limit is None else f" (limit {rule.limit:,.4g})"
+            numbers = "" if rule.value is None else f": {amount(rule.value)}"
+            limit = "" if rule.limit is None else f" (limit {amount(rule.limit)})"
             allowed = ", allowed by name" if rule.state is State.ALLOWED else ""
             told.append(f"{rule.id} broken{allowed}: {rule.words}{numbers}{limit}")
     return told
@@ -289,6 +289,11 @@ def ms(value: float | None, digits: int = 0) -> str:
     if value is None:
         return "-"
     return "never" if value == math.inf else f"{value:,.{digits}f}"
+
+
+def amount(value: float | None) -> str:
+    """What a rule has found, or its limit, for people: a share of 1, ms, or tokens by the million."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def percent(value: float | None) -> str:

@@ -25,7 +25,7 @@ p { margin: .35rem 0; } .soft { color: var(--soft); } .good { color: var(--good)
 .wide { overflow-x: auto; } .plots + .wide { margin-top: 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
 th, td { padding: .3rem .7rem .3rem 0; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
-th { color: var(--soft); font-weight: 500; vertical-align: bottom; }
+th { color: var(--soft); font-weight: 500; vertical-align: bottom; white-space: normal; }
 th.text, td.text { text-align: left; } td.said { min-width: 8rem; white-space: normal; overflow-wrap: anywhere; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 500px), 1fr)); gap: 1.25rem; align-items: start; }
 figure { margin: 0; background: var(--panel); border-radius: 6px; padding: .8rem .8rem .4rem; }

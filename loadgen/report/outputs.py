@@ -73,11 +73,12 @@ def _seconds(report: Report) -> Iterator[dict[str, object]]:
             counts = plain.pop(field)
             plain |= {prefix + name: counts.get(name, 0) for name in names}  # type: ignore[attr-defined]
         of = health.get(second.t_s)
-        yield plain | {
+        plain |= {
             "send_lag_max_ms": of and of.lag_ms,
             "loop_lag_max_ms": of and of.loop_lag_ms,
             "cpu_max": of and of.cpu,
         }
+        yield {name: round(one, 4) if isinstance(one, float) else one for name, one in plain.items()}
 
 
 def _table(path: Path, rows: Iterator[dict[str, object]]) -> None:

@@ -6,6 +6,7 @@ import msgspec
 
 from loadgen.report import markup
 from loadgen.report.console import (
+    amount,
     between_tenants,
     broken,
     client,
@@ -200,8 +201,8 @@ def _rules(report: Report) -> str:
         (
             rule.id,
             rule.state.value,
-            "-" if rule.value is None else f"{rule.value:,.4g}",
-            "-" if rule.limit is None else f"{rule.limit:,.4g}",
+            amount(rule.value),
+            amount(rule.limit),
             rule.words,
         )
         for rule in report.validity.rules

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadgen.report.console import lines, verdict
+from loadgen.report.console import amount, lines, verdict
 from loadgen.report.document import Report
 from loadgen.report.folder import read_run
 from loadgen.report.making import make
@@ -97,6 +97,13 @@ def test_an_invalid_run_says_so_with_the_rule_and_its_numbers(tmp_path: Path) ->
     told = shown(reported(tmp_path, [sample(n, t=11 + n / 4) for n in range(200)], broken), 120)
     assert any(row.startswith("INVALID, SLO met: 100.0 %") for row in told)
     assert "V3 broken: loop lag p99, ms: 31 (limit 10)" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.03984, "0.03984"), (3.8176, "3.818"), (999.96, "1000"), (53_600.0, "53,600")]
+)
+def test_what_a_rule_has_found_is_a_number_people_read(value: float | None, text: str) -> None:
+    assert amount(value) == text
 
 
 def test_a_rule_that_could_not_be_judged_is_told_and_breaks_nothing(tmp_path: Path) -> None:
