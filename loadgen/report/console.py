@@ -46,7 +46,7 @@ def title(report: Report) -> str:
     where = " ".join(part for part in (f"{model} at" if model else "", ", ".join(map(str, urls))) if part)
     loop = "closed loop, " if report.closed else ""
     return (
-        f"{report.name} on {where}: {report.client.offered_per_s:.2f} requests/s for {report.window_s:g} s, "
+        f"{report.name} on {where}: {report.client.offered_per_s:.2f} requests/s for {round(report.window_s, 1):g} s, "
         f"{loop}seed {report.run.seed}"
     )
 
