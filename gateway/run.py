@@ -42,6 +42,7 @@ _TEXT_FULL: Final = End(How.BOUNCED, cause=Cause.STATUS_503, retry_after_s=1.0)
 _NOT_CONNECTED: Final = End(How.BOUNCED, cause=Cause.CONNECT)
 # Members by themselves: to find them in their class costs as much as a call.
 _BOUNCED: Final = How.BOUNCED
+_GENERATE: Final = Kind.GENERATE
 _TEXT: Final = Kind.TEXT
 _COMPLETED: Final = Outcome.COMPLETED
 
@@ -222,13 +223,12 @@ class Run(Request):
         """The last attempt ended: tell the core what was learned."""
         attempt, seen_tokens = self.attempt, 0
         usage = attempt.usage if attempt is not None else None
-        if usage is None or outcome is not _COMPLETED:
+        if usage is None or outcome is not _COMPLETED or (usage.output_tokens is None and self.route.kind is _GENERATE):
             usage = usage or UNTOLD
             seen_tokens = attempt.seen_tokens() if attempt is not None else 0
             self.services.metrics.usage_missing += usage is UNTOLD and outcome is _COMPLETED
-        request_id = self.record.request_id
         event = Finished(
-            request_id=request_id,
+            request_id=self.record.request_id,
             attempt=self._number,
             outcome=outcome,
             prompt_tokens=usage.prompt_tokens,
@@ -236,7 +236,7 @@ class Run(Request):
             output_tokens=usage.output_tokens,
             seen_tokens=seen_tokens,
         )
-        self.services.dispatcher.leave(request_id, event)
+        self.services.dispatcher.leave(event.request_id, event)
 
     def _fail(self, error: Exception) -> None:
         """A step raised: what the client shall be told, or a fault of ours."""
