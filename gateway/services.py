@@ -74,14 +74,18 @@ class Services:
         self.body_bytes, self.trusted_proxies = terms.body_bytes, terms.trusted_proxies
 
     def client_address(self, exchange: Exchange) -> str:
-        """Whose request it is: the peer, or what a trusted proxy says."""
-        peer = exchange.peer
-        if not self.trusted_proxies or exchange.head is None:
-            return peer
-        claimed = exchange.head.get(b"x-forwarded-for").decode("ascii").rsplit(",", 1)[-1].strip()
-        if not claimed or not self._trusts(peer):
-            return peer
-        return claimed if _is_address(claimed) else peer
+        """Whose request it is: the peer; or, where that is a trusted proxy, whom it and those before it say that it is. What
+        stands left of the first address that is nobody trusted anybody can have written."""
+        address = exchange.peer
+        if not self.trusted_proxies or exchange.head is None or not self._trusts(address):
+            return address
+        for claimed in reversed(exchange.head.get(b"x-forwarded-for").decode("ascii").split(",")):
+            if not _is_address(claimed.strip()):
+                return address
+            address = claimed.strip()
+            if not self._trusts(address):
+                return address
+        return address
 
     def _trusts(self, peer: str) -> bool:
         return _is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self.trusted_proxies)

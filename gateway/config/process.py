@@ -41,7 +41,7 @@ class Listen(Section):
         json_schema_extra={"x-default": "0.4 × the open file limit"},
     )
     trusted_proxies: tuple[Annotated[IpNetwork, Network()], ...] = Field(
-        (), description="Peers whose `x-forwarded-for` names the client's address."
+        (), description="Peers whose `x-forwarded-for` names the client: its last address that is none of these."
     )
     allow_anonymous: bool = Field(
         False, description="Without tenant files: serve every client without a key where others can reach it."

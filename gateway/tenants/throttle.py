@@ -36,6 +36,9 @@ def _network(client: str) -> str:
     if ":" not in client:
         return client
     try:
-        return str(ipaddress.ip_network((client.partition("%")[0], 64), strict=False))
+        address = ipaddress.IPv6Address(client.partition("%")[0])
     except ValueError:
         return client
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))

@@ -251,6 +251,15 @@ def test_an_ipv6_client_counts_as_its_network() -> None:
     assert throttle.failed("no:address", 0.0) == 0.0
 
 
+def test_an_ipv4_client_in_the_clothes_of_ipv6_counts_as_itself() -> None:
+    """All of them are of one /64: one that guesses must not have the others throttled."""
+    throttle = Throttle()
+    for _ in range(5):
+        assert throttle.failed("::ffff:192.0.2.1", 0.0) == throttle.failed("192.0.2.1", 0.0) == 0.0
+    assert throttle.failed("::ffff:192.0.2.1", 0.0) > 0.0
+    assert throttle.failed("::ffff:192.0.2.2", 0.0) == 0.0
+
+
 def test_the_throttle_remembers_a_bounded_number_of_addresses() -> None:
     throttle = Throttle()
     for _ in range(10):
