@@ -28,6 +28,8 @@ COMMANDS = "forebay.commands"
 CONFIG_ERROR = 2
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration, forebay.yaml.")]
+FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The configuration.", show_default=False)]
+FileOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="The same.", show_default=False)]
 
 config_app = typer.Typer(help="Check, describe and show the configuration.", no_args_is_help=True)
 
@@ -143,16 +145,12 @@ def _refuse_without_store(loaded: "Loaded", workers: int) -> None:
 
 @config_app.command("check")
 def config_check(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The configuration.", show_default=False)] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The same.", show_default=False)
-    ] = None,
+    file: FileArgument = None,
+    config: FileOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Take warnings for errors.")] = False,
 ) -> None:
     """Say everything that is wrong with a configuration, or `ok`. Exit status 2 when something is."""
-    if (file is None) == (config is None):
-        raise typer.BadParameter("name one file, as FILE or with --config FILE")
-    loaded = _load(file or config or Path())
+    loaded = _load(_one(file, config))
     _warn(loaded)
     if strict and loaded.warnings:
         raise typer.Exit(CONFIG_ERROR)
@@ -172,11 +170,24 @@ def config_schema(
 
 
 @config_app.command("show")
-def config_show(config: ConfigOption) -> None:
+def config_show(
+    file: FileArgument = None,
+    config: FileOption = None,
+    effective: Annotated[
+        bool, typer.Option("--effective", help="Also defaults and what is inherited; always so.")
+    ] = True,
+) -> None:
     """Print every value in force and the line it came from. Secrets are not shown."""
     from gateway.config.show import show
 
-    typer.echo(show(_load(config)), nl=False)
+    typer.echo(show(_load(_one(file, config))), nl=False)
+
+
+def _one(file: Path | None, config: Path | None) -> Path:
+    """The file that was named in one of two ways."""
+    if (file is None) == (config is None):
+        raise typer.BadParameter("name one file, as FILE or with --config FILE")
+    return file or config or Path()
 
 
 def _load(path: Path) -> "Loaded":

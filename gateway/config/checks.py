@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gateway.config.document import Plain
-from gateway.config.kinds import is_loopback, url_parts
+from gateway.config.kinds import is_loopback, plain_host, url_parts
 from gateway.config.plain import Mapping, items, mapping
 from gateway.config.problems import Path, Problem, did_you_mean
 from gateway.config.scheduling import Classes
@@ -97,7 +97,7 @@ def _twins(root: Mapping) -> Iterator[Problem]:
     for index, endpoint in _endpoints(root):
         path: Path = ("endpoints", index)
         parts = url_parts(endpoint.get("url"))
-        address = f"{parts[1]}:{parts[2]}" if parts else None
+        address = f"{plain_host(parts[1])}:{parts[2]}" if parts else None
         yield from _twin(names, endpoint.get("name"), (*path, "name"), "another endpoint has this name")
         yield from _twin(addresses, address, (*path, "url"), f"another endpoint is at {address}")
         yield from _twin_feeds(feeds, endpoint, path)

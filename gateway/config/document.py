@@ -19,6 +19,11 @@ from gateway.config.problems import Path, Problem
 DEPTH = 20
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_HINTS = {  # what most likely is at fault, in words that are not the parser's
+    "found character that cannot start any token": ": lines are indented with spaces, not tabs; text that begins with @ or ` needs quotes",
+    "mapping values are not allowed in this context": ": text with ': ' in it needs quotes",
+    "did not find expected key": ": is the line indented as those before it?",
+}
 _NULL = re.compile(r"(?:~|null|Null|NULL|)")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)")
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,40}")
@@ -115,7 +120,7 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         place = _within(text, error.problem_mark or error.context_mark)
         detail = f"{error.context}, {error.problem}" if error.context else error.problem
-        raise Unreadable(place, f"not YAML: {detail}", builder.problems) from None
+        raise Unreadable(place, f"not YAML: {detail}{_HINTS.get(str(error.problem), '')}", builder.problems) from None
     return Document(root=root, problems=tuple(builder.problems), unknown=frozenset(builder.unknown))
 
 

@@ -8,7 +8,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import Any
 
@@ -116,10 +116,10 @@ class Text(Kind):
     secret: bool = False
 
     def check(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
-            if self.secret:
-                raise ValueError(f"must be {self.what}")
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value) or _no_reference(value):
             hint = " (write it in quotes)" if isinstance(value, bool | int | float) else ""
+            if self.secret:
+                raise ValueError(f"must be {self.what}{hint}")
             raise ValueError(f"must be {self.what}, not {shown(value)}{hint}{_no_reference(value)}")
         return value.lower() if self.lower else value
 
@@ -136,9 +136,11 @@ class Moment(Kind):
         if not isinstance(value, str) or not _MOMENT.fullmatch(value):
             raise ValueError(words)
         try:
-            return datetime.fromisoformat(value)
-        except ValueError as error:
+            found = datetime.fromisoformat(value)
+            found.astimezone(UTC)  # in UTC it must have a year, too
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{words}: {error}") from None
+        return found
 
     def describe(self) -> dict[str, object]:
         return {"type": "string", "format": "date-time"}
@@ -271,6 +273,16 @@ def url_parts(url: object) -> tuple[bool, str, int] | None:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener on `host`."""
     return host.lower() == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def plain_host(host: str) -> str:
+    """One spelling for all that surely mean the same machine."""
+    host = host.rstrip(".")
+    if not _is_address(host):
+        return "127.0.0.1" if host == "localhost" else host
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def size_text(number: int) -> str:

@@ -92,6 +92,8 @@ def _served(root: Mapping) -> set[tuple[str, str]]:
 def _unserved(root: Mapping, served: set[tuple[str, str]], tenant: File) -> Iterator[Problem]:
     """A model that its partition does not serve would be refused for ever. One that nobody serves is said elsewhere."""
     partition, known = partition_of(tenant.merged), {model for _, model in served}
+    if partition not in (SHARED, *(name for name, _ in served)):
+        return  # that nothing belongs to it is said elsewhere
     for index, grant in items(mapping(tenant.merged).get("models")):
         model = str(grant.get("name"))
         if model in known and (partition, model) not in served:

@@ -85,7 +85,8 @@ def later(text: str, now: datetime) -> datetime:
         return now.replace(microsecond=0) + timedelta(**{_UNITS[found[2]]: int(found[1])})
     try:
         given = datetime.fromisoformat(text)
-    except ValueError:
+        given.astimezone(UTC)
+    except (ValueError, OverflowError):
         given = None
     if given is None or given.tzinfo is None:
         raise BadInput(f"{text!r} is neither a duration like 90d, 24h or 2w nor a time like 2027-02-01T00:00:00Z")

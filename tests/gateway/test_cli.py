@@ -146,6 +146,7 @@ def test_config_schema_is_json() -> None:
 
 def test_config_show_names_the_line_of_each_value() -> None:
     done = forebay("config", "show", "--config", str(EXAMPLE))
+    assert forebay("config", "show", "--effective", str(EXAMPLE)).stdout == done.stdout
     assert done.returncode == 0
     line = next(line for line in done.stdout.splitlines() if "served_as" in line)
     number = next(n for n, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "served_as" in text)

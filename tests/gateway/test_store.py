@@ -122,14 +122,14 @@ async def test_replicas_are_counted_while_they_live(server: RedisServer, store: 
     await brief.close()
 
 
-async def test_row_36_scripts_work_where_script_is_refused(tmp_path: Path) -> None:
+async def test_row_36_and_c054_scripts_work_where_script_is_refused(tmp_path: Path) -> None:
     async with RedisServer(tmp_path, "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-script") as redis:
         store = RedisStore(place(redis.url), "one")
         assert await lend(store, need=1, wanted=1) == 1
         await store.close()
 
 
-async def test_row_36_scripts_work_after_a_flush(server: RedisServer, store: RedisStore) -> None:
+async def test_row_36_and_c054_scripts_work_after_a_flush(server: RedisServer, store: RedisStore) -> None:
     client = Redis.from_url(server.url)
     for _ in range(2):
         assert await lend(store, need=1, wanted=1) == 1
@@ -137,7 +137,7 @@ async def test_row_36_scripts_work_after_a_flush(server: RedisServer, store: Red
     await client.aclose()
 
 
-def test_row_36_all_keys_of_a_call_are_in_one_slot_whatever_their_names_are(seed: int) -> None:
+def test_row_36_and_c054_all_keys_of_a_call_are_in_one_slot_whatever_their_names_are(seed: int) -> None:
     random = Random(seed)
     for _ in range(1_000):
         name = "".join(random.choice("ab{}:.%/") for _ in range(random.randint(1, 12)))
@@ -189,7 +189,7 @@ FULL_SIZE = pytest.param(10_000, 0.02, marks=[pytest.mark.nightly, pytest.mark.t
 
 
 @pytest.mark.parametrize(("calls", "delay_s"), [(2_000, 0.002), FULL_SIZE])
-async def test_row_37_calls_cut_short_at_any_instant_never_give_their_reply_to_another(
+async def test_row_37_and_c056_calls_cut_short_at_any_instant_never_give_their_reply_to_another(
     tmp_path: Path, seed: int, calls: int, delay_s: float
 ) -> None:
     """redis-py#2624: each call asks for an amount of its own and must get just that."""

@@ -306,3 +306,26 @@ def test_every_field_of_the_schema_says_what_it_is_for() -> None:
     for name, section in schema(Tenant)["$defs"].items():
         for field, words in section["properties"].items():
             assert words.get("description") or "$ref" in words, f"{name}.{field}"
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_has_no_year_in_utc_is_refused(moment: str) -> None:
+    [error] = errors_of(FLEET, files(acme=ACME.replace(KEY, f'{KEY[:-1]}, expires: "{moment}"}}')))
+    assert f"keys[0].expires: must be a time like 2027-02-01T00:00:00Z, not '{moment}'" in error
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["name: ${TEAM}", 'name: "the ${TEAM}"', 'keys: [{id: k3m9x2p7q1wz, sha256: "%s", name: "${N}"}]' % ("ab" * 32)],
+)
+def test_a_variable_outside_a_secret_is_refused_also_where_any_text_may_stand(field: str) -> None:
+    [error] = errors_of(FLEET, files(acme=f"version: 1\nid: acme\nmodels: []\n{field}\n"))
+    assert "name: must be a name of 1 to 100 characters, not" in error and error.endswith(
+        "; ${NAME} works only in secrets"
+    )
+
+
+def test_who_names_a_partition_that_is_not_there_is_told_that_alone() -> None:
+    assert errors_of(FLEET, files(acme=ACME + "partition: finance\n")) == [
+        "tenants.d/acme.yaml:5:12: partition: there is no partition 'finance'"
+    ]
