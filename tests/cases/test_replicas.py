@@ -53,7 +53,7 @@ async def settled(made: Fleet, replicas: int) -> None:
     await until_async(known, 10.0, "replicas do not know of each other")
 
 
-async def test_row_18_a_budget_is_spent_to_the_last_unit_and_not_beyond(tmp_path: Path) -> None:
+async def test_row_18_and_c053_a_budget_is_spent_to_the_last_unit_and_not_beyond(tmp_path: Path) -> None:
     async with fleet(tmp_path, [tenant("acme", limits={"tpd": 100_000})], replicas=4) as made:
         made.engine.answer = exact(70)
         found = await flood(made, 5_000, tokens=70)
@@ -86,7 +86,7 @@ async def test_parked_requests_are_few_under_a_steady_load(tmp_path: Path) -> No
 
 
 @pytest.mark.serial
-async def test_row_34_a_frozen_redis_fails_nobody_and_each_policy_holds(tmp_path: Path) -> None:
+async def test_row_34_and_c052_a_frozen_redis_fails_nobody_and_each_policy_holds(tmp_path: Path) -> None:
     tenants = [
         tenant("acme", limits={"rpm": 60_000}),
         tenant("shut", limits={"rpm": 60_000}, on_store_down="closed"),
@@ -151,7 +151,7 @@ async def answered(replica: Gateway) -> float:
     return (await replica.metrics()).sum("forebay_store_calls_total", result="good")
 
 
-async def test_row_35_without_redis_replicas_share_the_limit_by_their_number(tmp_path: Path) -> None:
+async def test_row_35_and_c053_without_redis_replicas_share_the_limit_by_their_number(tmp_path: Path) -> None:
     """Scaled: 10 of 30 seconds, at ten times the rate."""
     acme = tenant("acme", limits={"rpm": 3000, "burst_s": 1})
     async with fleet(tmp_path, [acme], replicas=3, redis=QUICK) as made:
@@ -178,7 +178,7 @@ async def test_row_35_without_redis_replicas_share_the_limit_by_their_number(tmp
         assert (await made.ask(0)).header("x-forebay-limits") is None
 
 
-async def test_row_36_a_redis_that_forgets_everything_fails_nobody(tmp_path: Path) -> None:
+async def test_row_36_and_c054_a_redis_that_forgets_everything_fails_nobody(tmp_path: Path) -> None:
     async with fleet(tmp_path, [tenant("acme", limits={"rpm": 600, "burst_s": 60})]) as made:
         client = Redis.from_url(made.redis.url)
         await settled(made, 2)
@@ -236,7 +236,7 @@ async def test_who_leaves_while_it_is_parked_leaves_nothing_behind(tmp_path: Pat
         assert conserved(await made.replicas[0].metrics()) == []
 
 
-async def test_row_20_slots_hold_for_all_replicas_and_those_of_a_killed_one_come_back(tmp_path: Path) -> None:
+async def test_row_20_and_c053_slots_hold_for_all_replicas_and_those_of_a_killed_one_come_back(tmp_path: Path) -> None:
     limits = {"max_concurrency": 5, "max_queued": 100}
     async with fleet(tmp_path, [tenant("acme", limits=limits)], redis={"lease_s": 5}) as made:
         running = peak = 0
@@ -301,7 +301,7 @@ async def block(made: Fleet, key_id: str) -> int:
     return (await gateway.get(path, port=gateway.admin_port, token=ADMIN_TOKEN, method="POST")).status
 
 
-async def test_row_39_a_key_that_is_disabled_now_opens_no_replica_any_more(tmp_path: Path) -> None:
+async def test_row_39_and_c088_a_key_that_is_disabled_now_opens_no_replica_any_more(tmp_path: Path) -> None:
     tenants = [tenant("acme", key("acme"), key("other"), limits={"max_concurrency": 1})]
     async with fleet(tmp_path, tenants) as made:
         await settled(made, 2)

@@ -176,7 +176,7 @@ BODIES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def test_row_32_no_spelling_of_a_tenant_or_a_salt_changes_what_the_engine_is_sent(made: Stage) -> None:
+async def test_row_32_and_c100_no_spelling_of_a_tenant_or_a_salt_changes_what_the_engine_is_sent(made: Stage) -> None:
     made.engine.clear()
     await send(made, [bearer("acme")])
     for fields in SPELLINGS:

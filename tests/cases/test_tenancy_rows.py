@@ -1,4 +1,4 @@
-"""Rows of the tenancy table that need a crowd or whole files: 13, 15 and 40; and that every row has a test."""
+"""Rows of the tenancy table that need a crowd or whole files: 13, 15 and 40; and that every row and every case has a test."""
 
 import asyncio
 import json
@@ -25,6 +25,18 @@ def test_every_row_of_the_tenancy_table_has_a_test_with_its_number() -> None:
     named = re.findall(r"def test_rows?_([0-9]+)(?:_and_([0-9]+))?_", text)
     found = {int(number) for numbers in named for number in numbers if number}
     assert found == set(ROWS)
+
+
+CASES = {*range(38, 57), *range(85, 90), *range(95, 105)}  # fairness, quota, redis, config, security
+
+
+def test_every_case_of_these_areas_has_a_test_with_its_id() -> None:
+    """`test_c038_...`, `test_row_6_and_c046_...`."""
+    text = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    found = {
+        int(number) for name in re.findall(r"def test_(\w+)", text) for number in re.findall(r"c([0-9]{3})_", name)
+    }
+    assert set(CASES) <= found
 
 
 @pytest.mark.timeout(90)

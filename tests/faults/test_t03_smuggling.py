@@ -119,7 +119,7 @@ def same_body(body: bytes) -> bool:
     return sent.items() <= json.loads(body).items()
 
 
-async def test_every_hand_case_gets_its_status_and_leaves_nothing_over(fronted: Fronted) -> None:
+async def test_c095_every_hand_case_gets_its_status_and_leaves_nothing_over(fronted: Fronted) -> None:
     async with holding(fronted.gateway):
         faults = [fault for case in corpora.cases() for fault in await one_case(fronted, case)]
         await fronted.agreed()
@@ -134,7 +134,7 @@ async def test_a_good_message_byte_by_byte_is_the_same_message(fronted: Fronted)
                 assert (await client.response()).status == 200, case.name
 
 
-async def test_mutations_never_split_the_gateway_from_the_engine(fronted: Fronted, seed: int) -> None:
+async def test_c095_mutations_never_split_the_gateway_from_the_engine(fronted: Fronted, seed: int) -> None:
     messages = list(mutations.mutations(seed, MUTATIONS // len(TARGETS)))
     async with holding(fronted.gateway):
         found = await gathered([told(fronted.gateway.port, data) for data in messages], at_once=40)

@@ -48,7 +48,9 @@ async def known(made: Fleet) -> None:
     await until_async(all_know, 15.0, "replicas do not know of each other")
 
 
-async def test_row_36_four_processes_admit_the_limit_and_clocks_an_hour_off_change_nothing(tmp_path: Path) -> None:
+async def test_row_36_and_c055_four_processes_admit_the_limit_and_clocks_an_hour_off_change_nothing(
+    tmp_path: Path,
+) -> None:
     tenants = [tenant("acme", limits={"tpd": 100 * LIMIT})]
     async with fleet(tmp_path, tenants, replicas=4, clocks=(HOUR_S, -HOUR_S)) as made:
         made.engine.answer = exact

@@ -163,7 +163,7 @@ async def beside(made: Fleet, directory: Path, tenants: list[dict[str, Any]]) ->
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_whatever_becomes_of_redis_nobody_notices_much(tmp_path: Path, trouble: str) -> None:
+async def test_c052_whatever_becomes_of_redis_nobody_notices_much(tmp_path: Path, trouble: str) -> None:
     """Added to the 99th percentile is what a gateway without a store, beside them and at the same time, does not see."""
     folders = [tmp_path / name for name in ("main", "other", "fleet", "beside")]
     for folder in folders:

@@ -87,7 +87,7 @@ async def status_of(stage: Stage, data: bytes) -> int:
     return response.status
 
 
-async def test_no_spelling_of_an_engine_path_reaches_an_engine(one: Stage, seed: int) -> None:
+async def test_c098_no_spelling_of_an_engine_path_reaches_an_engine(one: Stage, seed: int) -> None:
     everything = [(method, name, path) for method in METHODS for name in SPELLINGS for path in TRAPS]
     chosen = random.Random(seed).sample(everything, COUNT)
     async with one.holding():

@@ -55,7 +55,7 @@ async def made(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_whatever_is_claimed_the_engine_is_told_what_the_key_says(made: Stage, route: str) -> None:
+async def test_c099_and_c100_whatever_is_claimed_the_engine_is_told_what_the_key_says(made: Stage, route: str) -> None:
     assert len(CASES) >= 60
     made.engine.clear()
     served = 0
@@ -94,7 +94,7 @@ def prompts(seed: int) -> list[str]:
     ]
 
 
-async def test_a_tenant_cannot_tell_what_another_has_asked_and_can_tell_its_own(
+async def test_c101_a_tenant_cannot_tell_what_another_has_asked_and_can_tell_its_own(
     tmp_path: Path, prompts: list[str]
 ) -> None:
     """What its engine tells of the cache, of prompts that the victim had asked before and of others."""

@@ -57,7 +57,7 @@ SHORT = {"warmup: 30s": "warmup: 5s", "duration: 420s": "duration: 60s", "tail: 
 
 
 @pytest.mark.timeout(patience(120, 600))
-def test_a_flood_at_twenty_times_a_quiet_tenants_rate_does_not_slow_it_down() -> None:
+def test_c039_a_flood_at_twenty_times_a_quiet_tenants_rate_does_not_slow_it_down() -> None:
     """Both have the slots of a tenant of which nothing is said, and the flood has twice the engines' worth of work."""
     usual = [Tenant(id=name, limits=Limits(max_concurrency=64), max_queued=256) for name in ("victim", "aggressor")]
     ours = fleets.load("ref4")
@@ -80,7 +80,7 @@ TIMES = {
 
 
 @pytest.mark.timeout(patience(120, 600))
-def test_row_25_under_twice_what_can_be_served_the_urgent_are_served_and_the_last_have_their_share() -> None:
+def test_row_25_and_c040_under_twice_what_can_be_served_the_urgent_are_served_and_the_last_have_their_share() -> None:
     flags = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
     of = samples("overload", mini(1, **flags), {**RATES, **TIMES})
     inside = [one for one in of if one.measured]

@@ -111,7 +111,7 @@ ENDLESS: list[tuple[Callable[[], Iterator[bytes]], int, str]] = [
 
 
 @pytest.mark.parametrize(("parts", "status", "reason"), ENDLESS, ids=[parts.__name__ for parts, _, _ in ENDLESS])
-async def test_an_endless_message_is_refused_as_soon_as_it_is_too_long(
+async def test_c096_an_endless_message_is_refused_as_soon_as_it_is_too_long(
     one: Stage, parts: Callable[[], Iterator[bytes]], status: int, reason: str
 ) -> None:
     before = rss_bytes(one.gateway.pid)
@@ -204,7 +204,7 @@ async def test_a_body_beyond_its_limits_is_a_400_with_a_reason(
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "gzip, gzip"])
-async def test_a_bomb_is_refused_unopened(one: Stage, coding: str) -> None:
+async def test_c096_a_bomb_is_refused_unopened(one: Stage, coding: str) -> None:
     bomb = gzip.compress(bytes(8 * MIB))
     before = rss_bytes(one.gateway.pid)
     async with one.holding():

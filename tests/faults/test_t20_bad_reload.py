@@ -103,7 +103,7 @@ async def ask(made: Stage, text: str) -> int:
 
 
 @pytest.mark.timeout(90)
-async def test_row_43_broken_files_under_load_lose_no_request_and_change_nothing(tmp_path: Path) -> None:
+async def test_row_43_and_c085_broken_files_under_load_lose_no_request_and_change_nothing(tmp_path: Path) -> None:
     async with stage(tmp_path, engines=2, tenants=[tenant("acme")], isolation=SALT) as made, made.holding():
         files = Files(made.gateway, seed=int(os.environ.get("SEED", "20")))
         before = (await made.gateway.admin("/admin/v1/config"))["checksum"]

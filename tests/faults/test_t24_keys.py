@@ -62,7 +62,7 @@ async def good(made: Stage, seconds: float, ended: asyncio.Event) -> list[float]
     return took
 
 
-async def test_a_flood_of_guesses_opens_nothing_and_good_keys_pass_beside_it(tmp_path: Path) -> None:
+async def test_c103_a_flood_of_guesses_opens_nothing_and_good_keys_pass_beside_it(tmp_path: Path) -> None:
     """Who guesses is another process: this one only measures. At night the gateway has a core, and all others have one."""
     listen = {"trusted_proxies": ["127.0.0.0/8"]}
     facts = {"tenants": [tenant("acme")], "listen": listen, "launch": Launch(core=0 if NIGHTLY else None)}
@@ -171,7 +171,7 @@ PAGES = (
 )  # fmt: skip
 
 
-async def test_no_secret_is_in_any_log_metric_error_or_file(tmp_path: Path, seed: int) -> None:
+async def test_c103_no_secret_is_in_any_log_metric_error_or_file(tmp_path: Path, seed: int) -> None:
     word = "canary" + "".join(random.Random(seed).choices(string.ascii_letters, k=20))
     engine_key, presented = f"{word}-engine-key", f"{word}-presented-key-of-nobody"
     telemetry = {"log_level": "debug", "journal": str(tmp_path / "journal.jsonl")}

@@ -27,7 +27,7 @@ async def noticed(path: str, directory: Path) -> None:
         await checked(path, directory)
 
 
-def test_row_45_every_numeric_field_has_a_check() -> None:
+def test_row_45_and_c087_every_numeric_field_has_a_check() -> None:
     fields = set(numeric_fields())
     assert fields - NO_LIMITS - set(CHECKS) == set(), "give each a check in tests/limits"
     assert set(CHECKS) | NO_LIMITS <= fields, "there are no such fields any more"

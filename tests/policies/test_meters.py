@@ -61,7 +61,7 @@ def test_what_is_owed_is_added_to_what_is_left_after_draining() -> None:
     assert (owing.extra, giving.refunded) == (50 * MICRO, 20 * MICRO)
 
 
-def test_a_clock_that_goes_back_drains_nothing() -> None:
+def test_c055_a_clock_that_goes_back_drains_nothing() -> None:
     meter = bucket(60, 60)
     meter.look(100.0)
     meter.reserve(10 * MICRO)

@@ -40,7 +40,7 @@ def test_row_3_cached_input_counts_as_its_weight_says(weight: float, units: int)
     assert world.used("tpm", 0.0) == units
 
 
-def test_row_4_rates_of_requests_and_of_tokens_do_not_disturb_each_other() -> None:
+def test_row_4_and_c045_rates_of_requests_and_of_tokens_do_not_disturb_each_other() -> None:
     world = Quotas(acme(rpm=60, tpm=6000))
     for number in range(270):  # 5 minutes at 90 % of both
         at = number / 0.9
@@ -57,16 +57,21 @@ def test_row_5_the_eleventh_waits_for_the_fraction_that_is_missing() -> None:
     assert world.told("again", 1.0) == "ok"
 
 
-def test_row_6_a_refusal_changes_nothing() -> None:
-    world = Quotas(acme(tpm=100))
-    world.ask("first")
-    assert world.told("large", tokens=40, max_output=40) == "quota_tokens"
+def test_row_6_and_c046_a_refusal_changes_nothing() -> None:
+    """Neither the limit that refuses nor any other, however often it refuses."""
+    key, model = {"k": Limits(rpm=60, tpm=1000)}, {"llama": Limits(rpm=60, tpm=1000)}
+    world = Quotas(acme(tpm=100, rpm=60, itpm=500, keys=key, models=model))
+    world.ask("first", key="k")
+    before = [replace(view, denied=0) for view in world.core.metering.meters(0.0)]
+    for number in range(11):
+        assert world.told(f"large {number}", tokens=40, max_output=40, key="k") == "quota_tokens"
+        assert [replace(view, denied=0) for view in world.core.metering.meters(0.0)] == before
     assert world.used("tpm", 0.0) == 40
-    assert world.told("fits", tokens=10, max_output=40) == "ok"
+    assert world.told("fits", tokens=10, max_output=40, key="k") == "ok"
     assert world.used("tpm", 0.0) == 90
 
 
-def test_row_7_no_fraction_of_the_refill_is_lost_by_asking_often() -> None:
+def test_row_7_and_c046_no_fraction_of_the_refill_is_lost_by_asking_often() -> None:
     world = Quotas(acme(rpm=600, burst_s=1))
     told = []
     for step in range(400):
@@ -76,7 +81,7 @@ def test_row_7_no_fraction_of_the_refill_is_lost_by_asking_often() -> None:
     assert 607 <= told.count("ok") <= 609
 
 
-def test_row_8_what_can_never_fit_is_refused_for_good_or_held_to_the_limit() -> None:
+def test_row_8_and_c048_what_can_never_fit_is_refused_for_good_or_held_to_the_limit() -> None:
     world = Quotas(acme(tpm=100))
     refused = world.refused("large", tokens=10, max_output=91)
     assert (refused.reason, refused.retry_after_s) == (Reason.EXCEEDS_LIMIT, None)
@@ -103,7 +108,7 @@ def test_row_9_what_was_not_needed_is_there_for_the_next_at_once() -> None:
     assert world.told("r3", tokens=100, max_output=4096) == "ok"
 
 
-def test_row_10_who_names_no_most_blocks_no_more_than_a_quarter_and_nothing_is_estimated_without_a_token_limit() -> (
+def test_row_10_and_c048_who_names_no_most_blocks_no_more_than_a_quarter_and_nothing_is_estimated_without_a_token_limit() -> (
     None
 ):
     world = Quotas(acme(tpm=2000))
@@ -177,7 +182,7 @@ def test_row_17_debt_is_bounded_and_the_wait_for_it_is_told_truly() -> None:
     assert world.refused("next").retry_after_s == 84.0
 
 
-def test_row_41_a_new_limit_holds_at_once_and_what_is_used_stays_used() -> None:
+def test_row_41_and_c045_a_new_limit_holds_at_once_and_what_is_used_stays_used() -> None:
     world = Quotas(acme(rpm=60, burst_s=10))
     for number in range(10):
         world.ask(f"r{number}")
