@@ -17,6 +17,7 @@ import msgspec
 from loadgen.experiments import tasks
 from loadgen.experiments.tasks import Plain, Task
 from loadgen.experiments.terms import BEST, Experiment, Load, Point, Setup
+from loadgen.sim.arm import Arm
 from loadgen.sim.processes import spread
 
 A = TypeVar("A")
@@ -39,6 +40,7 @@ class Lab:
         self._folder = folder
         self._seeds = tuple(seeds)
         self._known: dict[str, Plain] = {}
+        self._arms: dict[tuple[Setup, Load], Arm] = {}  # files are read once, and asked for in every round
 
     def seeds(self, load: Load) -> tuple[int, ...]:
         """Of a load; chance has no part in some."""
@@ -46,12 +48,12 @@ class Lab:
 
     def runs(self, setup: Setup, load: Load, scale: float) -> list[Plain]:
         """One run for each seed. Raises NotYet."""
-        arm = tasks.at(setup, load, scale, self.traces)
+        arm = tasks.scaled(self._arm(setup, load), load, scale)
         return self._all([Task(arm=arm, seed=seed) for seed in self.seeds(load)])
 
     def rates(self, setup: Setup, load: Load, seeds: Sequence[int] | None = None) -> list[Plain]:
         """The highest rate under each seed. Raises NotYet."""
-        arm = tasks.at(setup, load, None, self.traces)
+        arm = self._arm(setup, load)
         wanted = self.seeds(load) if seeds is None else seeds
         return self._all([Task(arm=arm, seed=seed, search=load.start, search_s=load.search_s) for seed in wanted])
 
@@ -97,6 +99,11 @@ class Lab:
         for (key, task), result in zip(waiting, each, strict=True):
             self._known[key] = result
             told(task, result)
+
+    def _arm(self, setup: Setup, load: Load) -> Arm:
+        if (setup, load) not in self._arms:
+            self._arms[setup, load] = tasks.unscaled(setup, load, self.traces)
+        return self._arms[setup, load]
 
     def _all(self, wanted: Sequence[Task]) -> list[Plain]:
         found = {task.key(): task for task in wanted}

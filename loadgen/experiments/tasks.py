@@ -56,11 +56,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def at(setup: Setup, load: Load, scale: float | None, traces: Path) -> Arm:
     """The arm at `scale` times the load's rate, or (None) to be searched. Raises one of `inputs.UNUSABLE`."""
+    arm = unscaled(setup, load, traces)
+    return arm if scale is None else scaled(arm, load, scale)
+
+
+def unscaled(setup: Setup, load: Load, traces: Path) -> Arm:
+    """The arm as it is searched. Raises one of `inputs.UNUSABLE`."""
     given = inputs.read(load.scenario, load.fleet, None, (*load.changes, *setup.changes))
-    scenario = given.scenario.with_trace(traces)
     return Arm(
         router=setup.router,
-        scenario=scenario if scale is None else _shortened(scenario, scale, load.seconds),
+        scenario=given.scenario.with_trace(traces),
         fleet=given.fleet,
         policy=given.policy,
         timing=Timing(poll_s=setup.poll_s, frozen_s=setup.frozen_s, patience_s=load.patience_s),
@@ -68,11 +73,12 @@ def at(setup: Setup, load: Load, scale: float | None, traces: Path) -> Arm:
     )
 
 
-def _shortened(scenario: Scenario, scale: float, window_s: float) -> Scenario:
-    """In a window of that length, but with all of its tail: what is measured last still meets the load."""
-    short = shortened(scenario, scale, window_s)
-    traced = any(isinstance(one.arrivals, Trace) for one in scenario.tenants)
-    return short if traced else msgspec.structs.replace(short, tail=scenario.tail)
+def scaled(arm: Arm, load: Load, scale: float) -> Arm:
+    """At that factor on its rate, in the load's window, but with all of its tail: what is measured last still meets the load."""
+    short = shortened(arm.scenario, scale, load.seconds)
+    traced = any(isinstance(one.arrivals, Trace) for one in arm.scenario.tenants)
+    kept = short if traced else msgspec.structs.replace(short, tail=arm.scenario.tail)
+    return msgspec.structs.replace(arm, scenario=kept)
 
 
 def missing(load: Load, traces: Path) -> list[str]:

@@ -109,12 +109,11 @@ def judge(sample: Sample, slo: Slo) -> Judged:
     """What a request comes to."""
     if sample.outcome is not Outcome.OK:
         return Judged(sample, None, None, None, math.inf, ())
-    used = tuple(slo.used(sample))
+    times = sample.ttft_ms, sample.tpot_ms, sample.stall_ms
+    used = tuple(slo.used_of(sample, *times))
     return Judged(
         sample,
-        sample.ttft_ms,
-        sample.tpot_ms,
-        sample.stall_ms,
+        *times,
         max((share for _, share in used), default=0.0),
         tuple(name for name, share in used if share > 1.0),
     )
@@ -125,10 +124,17 @@ def counts(sample: Sample) -> bool:
     return sample.measured and not (sample.leaves and sample.outcome in (Outcome.CANCELLED, Outcome.OK))
 
 
-def figures(judged: Sequence[Judged], output_tokens: float, window_s: float, pauses: Pauses | None = None) -> Figures:
+def figures(
+    judged: Sequence[Judged],
+    output_tokens: float,
+    window_s: float,
+    pauses: Pauses | None = None,
+    *,
+    timed: bool = True,
+) -> Figures:
     """The figures of a group; `output_tokens` of all its requests that came in the window, warm-up's too.
 
-    `pauses` are those of `judged` where they are counted already.
+    `pauses` are those of `judged` where they are counted already. Without `timed` there are no `times`.
     """
     window_s = window_s or math.inf  # one that was cut off before its beginning has no rates
     outcomes = Counter(one.sample.outcome for one in judged)
@@ -174,7 +180,7 @@ def figures(judged: Sequence[Judged], output_tokens: float, window_s: float, pau
         prompt_tokens=sum(one.sample.prompt_tokens or 0 for one in ok),
         cached_tokens=sum(one.sample.cached_tokens or 0 for one in ok),
         ideal_tokens=sum(one.sample.ideal_tokens for one in ok),
-        times=_times(judged, pauses or Pauses.of(one.sample for one in judged)),
+        times=_times(judged, pauses or Pauses.of(one.sample for one in judged)) if timed else {},
         attainment_by_limit={name: _ratio(len(ok) - missed[name], offered) for name in LIMITS},
     )
 

@@ -98,9 +98,14 @@ class RunReport:
 
 
 def report(
-    samples: Sequence[Sample], slo_of: SloOf, slo: Slo, window_s: tuple[float, float], identity: tuple[int, str]
+    samples: Sequence[Sample], slo_of: SloOf, slo: Slo, window_s: tuple[float, float], identity: tuple[int, str] | None
 ) -> RunReport:
-    """The report of a run; `identity` is the seed and the digest of its schedule."""
+    """The report of a run; `identity` is the seed and the digest of its schedule.
+
+    None: it is asked only whether its goals are met, and has neither classes nor the `times` of its groups.
+    """
+    seed, schedule = identity or (0, "")
+    whole = identity is not None
     start_s, end_s = window_s
     length_s = end_s - start_s
     judged = [judge(one, slo_of(one)) for one in samples if counts(one)]
@@ -110,14 +115,15 @@ def report(
     tokens: dict[CellKey, float] = defaultdict(float)
     for sample in samples:
         tokens[cell_of(sample)] += sample.tokens_between(start_s, end_s)
-    pauses = {key: Pauses.of(one.sample for one in group) for key, group in by_cell.items()}
+    names = sorted({key[0] for key in by_cell}) if whole else ()
+    pauses = {key: Pauses.of(one.sample for one in group) for key, group in by_cell.items()} if whole else {}
     bad = Counter((one.sample.outcome.value, one.sample.reason) for one in judged if one.sample.outcome is not OK)
     return RunReport(
-        seed=identity[0],
-        schedule=identity[1],
+        seed=seed,
+        schedule=schedule,
         window_s=length_s,
         target=slo.target,
-        totals=figures(judged, sum(tokens.values()), length_s, _sum(pauses.values())),
+        totals=figures(judged, sum(tokens.values()), length_s, _sum(pauses.values()), timed=whole),
         classes={
             name: figures(
                 [one for one in judged if one.sample.cls == name],
@@ -125,9 +131,11 @@ def report(
                 length_s,
                 _sum(one for key, one in pauses.items() if key[0] == name),
             )
-            for name in sorted({key[0] for key in by_cell})
+            for name in names
         },
-        cells={key: figures(by_cell[key], tokens[key], length_s, pauses[key]) for key in sorted(by_cell)},
+        cells={
+            key: figures(by_cell[key], tokens[key], length_s, pauses.get(key), timed=whole) for key in sorted(by_cell)
+        },
         targets={key: slo_of(by_cell[key][0].sample).target for key in sorted(by_cell)},
         ends=dict(sorted(bad.items())),
         balance=balance(samples, start_s, end_s),

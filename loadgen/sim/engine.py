@@ -44,6 +44,7 @@ class EngineModel:
         self.cached_tokens = 0
         self.generated_tokens = 0
         self.busy_s = 0.0
+        self.turning = False  # the step that ended gave somebody a first or a last token
         self._batch: Batch | None = None
         self._ends_s = 0.0
         self._random = Random(seed)
@@ -144,10 +145,15 @@ class EngineModel:
         for sequence in emitted:
             known = sequence.known
             sequence.computed = known
-            sequence.known = known = known + 1
-            ends = ends or known == sequence.final
+            known += 1
+            sequence.known = known
+            if known == sequence.final:
+                ends = True
+        decodes = len(emitted)
         self.scheduled_tokens += batch.tokens
-        ends = self._end_chunks(batch) or ends
+        if batch.chunks:
+            ends = self._end_chunks(batch) or ends
+        self.turning = ends or len(emitted) > decodes
         if self._aborted_in_step:
             emitted = [sequence for sequence in emitted if not sequence.aborted]
             self._aborted_in_step = False

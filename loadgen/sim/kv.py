@@ -72,15 +72,17 @@ class KvCache:
 
     def take(self, count: int) -> list[int]:
         """`count` blank blocks, untouched ones first, then the longest idle, whose text is forgotten."""
-        fresh = min(count, self.total - len(self._refs))
-        start = len(self._refs)
+        refs, hashes, idle = self._refs, self._hashes, self._idle
+        start = len(refs)
+        fresh = min(count, self.total - start)
         taken = list(range(start, start + fresh))
-        self._refs.extend([1] * fresh)
-        self._hashes.extend([None] * fresh)
+        refs += [1] * fresh
+        hashes += [None] * fresh
         for _ in range(count - fresh):
-            block = self._idle.popitem(last=False)[0]
-            self._forget(block)
-            self._refs[block] = 1
+            block = idle.popitem(last=False)[0]
+            if hashes[block] is not None:
+                self._forget(block)
+            refs[block] = 1
             taken.append(block)
         self._referenced += count
         return taken

@@ -250,12 +250,11 @@ class Floor:
             self.push(max(ready, now), self.kick, number)
 
     def _step_over(self, number: int, now: float) -> None:
-        turning = []
-        for flight in cast(list[Flight], self.engines[number].end()):
+        engine = self.engines[number]
+        emitted = cast(list[Flight], engine.end())
+        for flight in emitted:
             flight.read(now)
-            known = flight.known
-            if known == flight.final or known == flight.opening:
-                turning.append(flight)
+        turning = [one for one in emitted if one.known in (one.final, one.opening)] if engine.turning else []
         self.kick(number, now)
         for flight in turning:
             self._tell(flight, now)

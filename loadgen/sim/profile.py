@@ -6,6 +6,7 @@ is an error.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -112,6 +113,7 @@ def _shipped() -> Traversable:
     return files("loadgen") / "profiles"
 
 
+@lru_cache(maxsize=64)
 def _read(name: str, text: str) -> Profile:
     try:
         data = yaml.safe_load(text)

@@ -138,23 +138,21 @@ class Scheduler:
                 break
             if preempted and sequence.state is not State.RUNNING:
                 continue
-            if sequence.decoding and sequence.known < sequence.capacity:  # nothing to do for most decodes
+            if sequence.decoding:
+                known = sequence.known
+                if known >= sequence.grows_at and not self._grow(sequence, known, batch):
+                    break
+                if preempted:  # they had shares in this step
+                    budget = self.settings.max_num_batched_tokens - batch.tokens
                 decodes.append(sequence)
-                context += sequence.known
+                context += known
                 budget -= 1
                 continue
-            share = 1 if sequence.decoding else min(sequence.known - sequence.computed, cap, budget)
-            end = sequence.computed + share
-            if end >= sequence.capacity:  # the last block fills up, or one more is needed
-                if not self._grow(sequence, end, batch):
-                    break
-                budget = self.settings.max_num_batched_tokens - batch.tokens
-            if sequence.decoding:
-                decodes.append(sequence)
-                context += sequence.known
-            else:
-                batch.add_chunk(sequence, share)
-            budget -= share
+            share = min(sequence.known - sequence.computed, cap, budget)
+            if not self._grow(sequence, sequence.computed + share, batch):
+                break
+            budget = self.settings.max_num_batched_tokens - batch.tokens - share
+            batch.add_chunk(sequence, share)
         batch.context = sum(sequence.known for sequence in decodes) if preempted else context
         return budget
 
@@ -199,8 +197,7 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, end: int, batch: Batch) -> bool:
         """Blocks up to `end`, preempting others for them; False if the sequence itself had to go."""
-        missing = self._missing(sequence, end)
-        while missing > self.kv.free:
+        while self._missing(sequence, end) > self.kv.free:
             victim = self._victim()
             self._preempt(victim, batch)
             if victim is sequence:
@@ -213,9 +210,13 @@ class Scheduler:
 
     def _extend(self, sequence: Sequence, end: int) -> None:
         """Take the blocks up to `end`, and put those it fills into the prefix table."""
-        sequence.blocks += self.kv.take(self._missing(sequence, end))
-        sequence.capacity = len(sequence.blocks) * self.settings.block_size
-        self._publish(sequence, end)
+        missing = self._missing(sequence, end)
+        if missing:
+            sequence.blocks += self.kv.take(missing)
+            sequence.capacity = len(sequence.blocks) * self.settings.block_size
+        if sequence.published < len(sequence.hashes):
+            self._publish(sequence, end)
+        sequence.grows_at = sequence.capacity + (sequence.published >= len(sequence.hashes))
 
     def _victim(self) -> Sequence:
         if self.settings.scheduling_policy == "priority":
@@ -255,7 +256,7 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         self.kv.release(sequence.blocks)
         sequence.blocks = []
-        sequence.published = sequence.capacity = 0
+        sequence.published = sequence.capacity = sequence.grows_at = 0
 
     def _drop_aborted(self) -> None:
         for sequence in [*self.running, *self.waiting]:

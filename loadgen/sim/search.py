@@ -14,10 +14,10 @@ import msgspec
 
 from loadgen.report.figures import counts, judge
 from loadgen.report.record import Sample
-from loadgen.report.run import RunReport
+from loadgen.report.run import RunReport, report
 from loadgen.scenario import Scenario
 from loadgen.schedule import Schedule, build
-from loadgen.sim.arm import Arm, run, slo_of
+from loadgen.sim.arm import Arm, simulate, slo_of
 from loadgen.workload.arrivals import Ramp, Spike, Step
 from loadgen.workload.fields import duration, seconds
 from loadgen.workload.trace import Trace
@@ -147,16 +147,18 @@ def probe(arm: Arm, scale: float, seed: int, probe_s: float) -> Probe:
     scenario = shortened(arm.scenario, scale, probe_s)
     schedule = build(scenario, seed)
     misses = Misses(scenario, schedule)
-    there = msgspec.structs.replace(arm, scenario=scenario, schedule=schedule)
-    ran = run(there, seed, misses.too_many)
+    there = msgspec.structs.replace(arm, scenario=scenario)
+    samples = simulate(there, schedule, seed, misses.too_many).samples
+    window_s = schedule.window_start_s, schedule.window_end_s
+    told = report(samples, slo_of(scenario), scenario.slo, window_s, None)
     return Probe(
         scale=scale,
         rate=len(schedule.requests) / scenario.total_s,
         seed=seed,
-        why="attainment" if misses.cut else why(ran.report),
-        attainment=ran.report.totals.attainment,
-        tokens_per_s=ran.report.totals.output_tokens_per_s,
-        requests=ran.requests,
+        why="attainment" if misses.cut else why(told),
+        attainment=told.totals.attainment,
+        tokens_per_s=told.totals.output_tokens_per_s,
+        requests=len(samples),
         cut=misses.cut,
     )
 

@@ -31,6 +31,7 @@ class Sequence:
         "computed",
         "decoding",
         "final",
+        "grows_at",
         "hashes",
         "hit",
         "id",
@@ -77,6 +78,9 @@ class Sequence:
         self.final = prompt_tokens + output_tokens  # `known` at the end
         self.decoding = False  # its next share is one token after an emitted one
         self.capacity = 0  # tokens that its blocks hold
+        self.grows_at = (
+            0  # `known` at which a block has to be published or taken; until then a decode has nothing to do
+        )
         self.share = 0
         self.hit = 0
         self.cached: int | None = None

@@ -39,11 +39,16 @@ def read(file: str, tenant_field: str | None) -> tuple[Row, ...]:
 
     ScenarioError if there is no such file, or `FILE:LINE: what` if a line of it is not a request.
     """
+    return _read(file, tenant_field, stamp(file))
+
+
+def stamp(file: str) -> tuple[int, int]:
+    """What changes with the file. ScenarioError if there is none."""
     path = Path(file)
     if not path.is_file():
         raise ScenarioError(f"there is no trace file {file}; say where it is with --trace FILE")
     stat = path.stat()
-    return _read(file, tenant_field, (stat.st_mtime_ns, stat.st_size))
+    return stat.st_mtime_ns, stat.st_size
 
 
 @lru_cache(maxsize=4)

@@ -13,6 +13,7 @@ other; a turn comes `think_s` after the answer before, at most `think_max`.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby, pairwise
 from random import Random
 from statistics import fmean
@@ -103,7 +104,11 @@ class Trace(
         return sorted({row.tenant for row in formats.read(self.file, self.tenant_field)})
 
     def sessions(self) -> list[list[Row]]:
-        """The sessions of the trace, cut to the context, in the order of the file."""
+        """The sessions of the trace, cut to the context, in the order of the file. The same whatever `users` there are."""
+        return [*_sessions(msgspec.structs.replace(self, users=None), formats.stamp(self.file))]
+
+    def read_sessions(self) -> list[list[Row]]:
+        """Read and cut."""
         by_name: dict[str, list[Row]] = defaultdict(list)
         for row in self._taken():
             by_name[row.session].append(row)
@@ -136,6 +141,12 @@ class Trace(
         if self.dequantise == "off" or (self.dequantise == "auto" and 2 * distinct >= len(times)):
             return times
         return list(_spread_out(times, stream if self.dequantise != "even" else None))
+
+
+@lru_cache(maxsize=4)
+def _sessions(trace: Trace, _: object) -> list[list[Row]]:
+    """`_` changes with the file. A search asks again at each rate."""
+    return trace.read_sessions()
 
 
 def _spread_out(times: Sequence[float], stream: Random | None) -> Iterator[float]:
