@@ -143,6 +143,30 @@ def test_what_was_run_before_an_interruption_is_kept(worked: list[Task]) -> None
     assert len(again.lacking) == 3
 
 
+def test_files_are_read_once_however_often_an_experiment_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    really = inputs.read
+
+    def noted(*given: Any) -> Any:
+        read.append(given[0])
+        return really(*given)
+
+    monkeypatch.setattr(inputs, "read", noted)
+    shelf = Lab(Path("shelf"), (7, 8), Path("traces"))
+    for scale in (1.0, 1.0, 0.5):
+        for setup in (OURS, OTHER):
+            with pytest.raises(NotYet):
+                shelf.runs(setup, SMALL.loads[0], scale)
+    assert read == ["small.yaml"] * 2
+    made = {task.key(): task for scale in (1.0, 0.5) for task in shelf_tasks(scale)}
+    assert set(shelf.lacking) == set(made)
+
+
+def shelf_tasks(scale: float) -> list[Task]:
+    arms = [tasks.at(setup, SMALL.loads[0], scale, Path("traces")) for setup in (OURS, OTHER)]
+    return [Task(arm=arm, seed=seed) for arm in arms for seed in (7, 8)]
+
+
 def test_a_baseline_that_cannot_be_the_best_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {"round_robin": 5.0, "least_requests": 10.0, "p2c": 9.5, "least_prefill": 8.0}
     monkeypatch.setattr(tasks, "work", lambda task: {"rate": rates[task.arm.router] + task.seed / 10, "scale": 2.0})

@@ -2,10 +2,12 @@
 
 import math
 
+import msgspec
 import pytest
 
 from loadgen import scenario as scenarios
-from loadgen.sim.search import LARGEST, LEAST_REQUESTS, SMALLEST, Probe, Search, shortened
+from loadgen.sim.arm import run
+from loadgen.sim.search import LARGEST, LEAST_REQUESTS, SMALLEST, Probe, Search, probe, shortened, why
 from tests.loadgen.simulations import arm, scenario
 
 
@@ -114,6 +116,18 @@ def test_a_probe_that_cannot_pass_any_more_is_cut() -> None:
     assert failed
     assert all(probe.why == "attainment" for probe in failed)
     assert all(probe.requests < probe.rate * 24 for probe in failed), "it does not run to its end"
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 1.4])
+def test_a_probe_is_judged_by_what_a_whole_report_of_its_run_says(scale: float) -> None:
+    made = arm("round_robin")
+    found = probe(made, scale, 3, 20.0)
+    whole = run(msgspec.structs.replace(made, scenario=shortened(made.scenario, scale, 20.0)), 3).report
+    assert whole.totals.times
+    assert found.passed == (not why(whole))
+    if not found.cut:
+        assert (found.why, found.attainment) == (why(whole), whole.totals.attainment)
+        assert found.tokens_per_s == whole.totals.output_tokens_per_s
 
 
 def test_windows_are_as_long_as_it_takes_for_enough_requests() -> None:

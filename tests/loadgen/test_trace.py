@@ -338,6 +338,21 @@ def test_a_session_ends_where_the_context_does_and_short_ones_are_left_out(tmp_p
     assert [[one.turn for one in session] for session in trace.sessions()] == [[0, 1, 2]]
 
 
+def test_sessions_are_kept_for_the_next_rate_and_read_again_when_the_file_has_changed(tmp_path: Path) -> None:
+    file = written(tmp_path / "t.jsonl", [turn(f"s{session}", 0, [[1, 3]]) for session in range(3)])
+    trace = Trace(file=file, users=2)
+    first = trace.sessions()
+    more = trace.scaled(2.0).sessions()
+    assert more == first
+    assert all(a is b for a, b in zip(more, first, strict=True)), "not read twice"
+    more.reverse()
+    assert trace.sessions() == first, "whoever shuffles them has their own list"
+    written(tmp_path / "t.jsonl", [turn("another", 0, [[1, 3]])])
+    assert [one.session for (one,) in trace.sessions()] == ["another"]
+    cut = Trace(file=file, users=2, rows=Filter(min_turns=2))
+    assert cut.sessions() == []
+
+
 def test_users_and_sessions_belong_together(tmp_path: Path) -> None:
     sessions = written(tmp_path / "s.jsonl", [turn("s", 0, [[1, 10]])])
     plain = written(tmp_path / "p.jsonl", [row(0)])
