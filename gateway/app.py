@@ -77,8 +77,7 @@ class Gateway:
             bands=self._began.settings.bands,
         )
         self._core = Core()
-        self._recorder = assembly.open_journal(config, self._replica)
-        self._explain = Explain()
+        self._recorder, self._explain = assembly.open_journal(config, self._replica), Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events, self._replica)
         roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._began.replicas)
@@ -106,6 +105,7 @@ class Gateway:
         parts = Live(
             services=self._services, shared=self._shared, roster=self._roster, access=self._access, tls=self._tls
         )
+        parts.syncer = self._syncer
         self._reloader = Reloader(self._loaded, self._began, parts)
         self.block_key = blocking.Blocking(self._services, self._syncer).block
         self._watch()

@@ -32,6 +32,7 @@ from gateway.http.shared import Shared
 from gateway.roster import Roster
 from gateway.run import Run
 from gateway.services import Active, Services
+from gateway.syncer import Syncer
 from policies.decisions import Reason
 from policies.events import SettingsChanged
 from policies.types import Pool, Settings
@@ -58,6 +59,7 @@ class Live:
     roster: Roster
     access: Access
     tls: ssl.SSLContext | None  # of the listener
+    syncer: Syncer | None = None
     again: deque[tuple[Run, Caller]] = field(default_factory=deque)  # who waits to ask anew, in order of arrival
 
     def renew_certificate(self, config: Config) -> None:
@@ -108,6 +110,8 @@ class Live:
         services.events.change(config.telemetry.log_level, config.telemetry.log_format)
         self.shared.change(new.limits, new.timers, new.bounds, config.limits.stream_buffer_bytes)
         self.access.change(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
+        if self.syncer is not None and config.redis is not None:
+            self.syncer.change(config.redis)
         same_bands = old.settings.bands == new.settings.bands
         self.again.extend(self._judge_who_waits(same, _moved_models(old, new), same_bands))
         dispatcher.settle()  # what was decided about those that stepped out is of no interest

@@ -16,6 +16,7 @@ from random import Random
 from typing import TypeVar
 
 from gateway import tasks
+from gateway.config.store import Redis
 from gateway.dispatcher import Dispatcher
 from gateway.store import Beat, Leased, Lent, Store, StoreError
 from gateway.store.breaker import Breaker
@@ -55,7 +56,7 @@ class Syncer:
         self._observe, self._replicated = given.observe, given.replicated
         self._breaker = Breaker(Random(), given.scale)
         self._leasing = given.dispatcher.core.metering.leasing
-        self._beat_every_s = BEAT_S * given.scale
+        self._scale, self._beat_every_s = given.scale, BEAT_S * given.scale
         self._beat_s = 0.0  # the next one
         self.blocked: Callable[[Collection[str]], None] = _nobody
         self._to_block: set[str] = set()
@@ -67,6 +68,10 @@ class Syncer:
         """Begin. Needs a running loop."""
         self._dispatcher.short = self._wanted.set
         self._task = tasks.start(self._run(), "store")
+
+    def change(self, redis: Redis) -> None:
+        """Its timeouts are these now. All else of it only a restart changes."""
+        self._store.wait_at_most(redis.timeout_s * self._scale, redis.connect_timeout_s * self._scale)
 
     def block(self, key: str) -> None:
         """Tell all replicas that a key is blocked, as soon as the store listens."""

@@ -49,11 +49,9 @@ class Redis(Section):
         "fb", description="All keys begin with it: fleets that share a Redis differ in it.", json_schema_extra=RESTART
     )
     timeout_s: Annotated[float, Number(0.005, 1)] = Field(
-        0.05, description="One call. None is repeated, and no request waits for one.", json_schema_extra=RESTART
+        0.05, description="One call. None is repeated, and no request waits for one."
     )
-    connect_timeout_s: Annotated[float, Number(0.005, 1)] = Field(
-        0.1, description="Connecting to it.", json_schema_extra=RESTART
-    )
+    connect_timeout_s: Annotated[float, Number(0.005, 1)] = Field(0.1, description="Connecting to it.")
     sync_s: Annotated[float, Number(0.05, 5)] = Field(
         0.25, description="Period in which it is asked and told.", json_schema_extra=RESTART
     )

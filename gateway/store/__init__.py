@@ -64,6 +64,10 @@ class Store(Protocol):
         """Tell every replica that these keys open nothing any more."""
         ...
 
+    def wait_at_most(self, timeout_s: float, connect_timeout_s: float) -> None:
+        """So long for an answer and for a connection, from the next call on."""
+        ...
+
     async def close(self) -> None:
         """Close its connections."""
         ...

@@ -7,7 +7,7 @@ short takes its connection with it, so that no reply is ever read by another cal
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,16 @@ class Place:
     connect_timeout_s: float
     scale: float = 1.0
 
+    def client(self) -> Redis | RedisCluster:
+        """Connections to it."""
+        return (RedisCluster if self.cluster else Redis).from_url(
+            self.url,
+            socket_timeout=self.timeout_s,
+            socket_connect_timeout=self.connect_timeout_s,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+        )
+
 
 class _Served(NamedTuple):
     """What of each tenant was served since a moment, in cost units, as it was told last."""
@@ -70,13 +80,12 @@ class RedisStore:
         self._heard_us = 0  # of keys that were blocked before, it knows
         self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
         self._served: dict[str, _Served] = {}  # by key
-        self._client: Redis | RedisCluster = (RedisCluster if place.cluster else Redis).from_url(
-            place.url,
-            socket_timeout=place.timeout_s,
-            socket_connect_timeout=place.connect_timeout_s,
-            retry=Retry(NoBackoff(), 0),
-            health_check_interval=0,
-        )
+        self._place = self._reached = place
+        self._client = place.client()
+
+    def wait_at_most(self, timeout_s: float, connect_timeout_s: float) -> None:
+        """So long for an answer and for a connection, from the next call on: that makes new connections."""
+        self._place = replace(self._place, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
 
     async def beat(self, *, leaving: bool = False) -> Beat:
         """Say that this replica lives, or that it ends."""
@@ -145,6 +154,9 @@ class RedisStore:
 
     async def _run(self, script: Script, keys: Sequence[str], arguments: Sequence[Any]) -> list[Any]:
         try:
+            if self._place != self._reached:
+                before, self._client, self._reached = self._client, self._place.client(), self._place
+                await before.aclose()
             try:
                 found = await self._client.evalsha(script.digest, len(keys), *keys, *arguments)
             except NoScriptError:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from tests.gateway.test_reload import change
 from tests.kit import wire
+from tests.kit.fault_proxy import FaultProxy
 from tests.kit.fleet import QUICK, Fleet, fleet
 from tests.kit.gateway import ADMIN_TOKEN, Gateway
 from tests.kit.invariants import conserved
@@ -217,6 +219,27 @@ async def test_a_store_that_is_not_there_at_the_start_does_not_keep_a_gateway_fr
     async with fleet(tmp_path, [tenant("acme", limits={"rpm": 20})], redis=nowhere) as made:
         found = Counter([(await made.ask(0)).status for _ in range(15)])
         assert found == {200: 10, 429: 5}
+
+
+async def test_a_longer_timeout_helps_a_slow_store_without_a_restart(tmp_path: Path) -> None:
+    async with FaultProxy(1) as proxy:
+        reached = {"url": f"redis://127.0.0.1:{proxy.port}/0", **QUICK}
+        async with fleet(tmp_path, [tenant("acme", limits={"rpm": 600})], replicas=1, redis=reached) as made:
+
+            async def degraded() -> bool:
+                return await made.sum("forebay_store_degraded") == 1
+
+            async def well() -> bool:
+                return await made.sum("forebay_store_degraded") == 0
+
+            proxy.aim(made.redis.port)
+            await until_async(well, 10.0, "the store is not there")
+            proxy.down.latency_s = 0.1
+            await until_async(degraded, 10.0, "nobody has noticed")
+            told = await change(made.replicas[0], redis={"timeout_s": 1.0})
+            assert told["changed"] == ["redis.timeout_s"]
+            await until_async(well, 10.0, "it still waits for too short a time")
+            assert (await made.ask(0)).header("x-forebay-limits") is None
 
 
 async def test_who_leaves_while_it_is_parked_leaves_nothing_behind(tmp_path: Path) -> None:

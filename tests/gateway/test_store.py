@@ -185,6 +185,22 @@ async def test_no_redis_is_an_error_at_once_and_a_frozen_one_in_time(server: Red
     await asyncio.gather(nobody.close(), store.close())
 
 
+async def test_other_timeouts_hold_from_the_next_call_on_and_what_was_lent_stays(server: RedisServer) -> None:
+    async with FaultProxy(server.port) as proxy:
+        store = RedisStore(place(f"redis://127.0.0.1:{proxy.port}/0", timeout_s=0.05), "one")
+        assert await lend(store, per_minute=1, wanted=40) == 40
+        proxy.down.latency_s = 0.2
+        with pytest.raises(StoreError):
+            await store.beat()
+        store.wait_at_most(1.0, 1.0)
+        assert (await store.beat()).replicas == 1
+        assert int(await lend(store, per_minute=1, wanted=100)) == 30  # half of what is left
+        store.wait_at_most(0.05, 1.0)
+        with pytest.raises(StoreError):
+            await store.beat()
+        await store.close()
+
+
 FULL_SIZE = pytest.param(10_000, 0.02, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])  # 0 to 40 ms
 
 

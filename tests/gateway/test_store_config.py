@@ -43,6 +43,7 @@ def test_what_the_store_is_only_a_restart_can_change_and_its_policy_at_once() ->
         return [".".join(map(str, problem.path)) for problem in need_restart(before, config(after, acme=ACME))]
 
     assert wrong(SHARED.replace("closed", "open").replace("replicas: 4", "replicas: 2")) == []
+    assert wrong(SHARED.replace("replicas: 4", "replicas: 4, timeout_s: 0.2, connect_timeout_s: 0.3")) == []
     assert wrong(SHARED.replace("10.0.0.5", "10.0.0.6")) == ["redis.url"]
     assert wrong(FLEET) == ["redis"]
 
