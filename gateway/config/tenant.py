@@ -15,7 +15,8 @@ default here. To add a field:
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from gateway.config.kinds import Moment, Number, Text, Whole
 from gateway.config.quotas import Budget, Cost, Rates, Reserve, TenantLimits, budgets_of, scopes
@@ -178,8 +179,15 @@ class Identity(Section):
     )
 
 
+def _models_may_be_inherited(schema: JsonDict) -> None:
+    """Required is that somebody says them, which a file's schema cannot tell."""
+    schema["required"] = ["version", "id"]
+
+
 class Tenant(Inherited, Identity):
     """tenants.d/ID.yaml: a tenant, what it may use and its keys."""
+
+    model_config = ConfigDict(json_schema_extra=_models_may_be_inherited)
 
     class_ceiling: ClassName = Field(
         default_factory=lambda known: known.get("class_", "standard"),

@@ -308,6 +308,12 @@ def test_every_field_of_the_schema_says_what_it_is_for() -> None:
             assert words.get("description") or "$ref" in words, f"{name}.{field}"
 
 
+def test_the_schema_wants_nothing_that_may_be_inherited() -> None:
+    """Else an editor finds fault with a file that leaves `models` to `tenant_defaults`."""
+    assert schema(Tenant)["required"] == ["version", "id"]
+    assert config(FLEET + "tenant_defaults: {models: [{name: m}]}\n", acme="version: 1\nid: acme\n").tenants
+
+
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_time_that_has_no_year_in_utc_is_refused(moment: str) -> None:
     [error] = errors_of(FLEET, files(acme=ACME.replace(KEY, f'{KEY[:-1]}, expires: "{moment}"}}')))
