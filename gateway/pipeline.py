@@ -49,6 +49,7 @@ class Pipeline:
         if wishes.route.kind is _LOCAL:
             if wishes.route.name not in _OPEN:
                 run.caller = self._identify(run, head)
+                run.is_known = True
             return
         if services.refusing:
             raise GatewayError(Reason.DRAINING)
@@ -121,7 +122,7 @@ class Pipeline:
             return
         self._usage_told[caller.tenant, caller.key] = now
         told = usage.of_caller(self.services.dispatcher.core.metering, caller.tenant, caller.key)
-        lines = b"content-type: application/json\r\ncache-control: no-store\r\n" + run.about()
+        lines = b"content-type: application/json\r\ncache-control: no-store\r\n" + run.about() + run.limit_lines()
         exchange.respond(200, lines, msgspec.json.encode(told))
         run.end(200, "", "")
 
@@ -134,7 +135,7 @@ class Pipeline:
             run.refuse(GatewayError(Reason.MODEL_UNKNOWN, param="model"))
             return
         body = model_answer(dialect, name) if name else models_answer(dialect, names)
-        exchange.respond(200, b"content-type: application/json\r\n" + run.about(), body)
+        exchange.respond(200, b"content-type: application/json\r\n" + run.about() + run.limit_lines(), body)
         run.end(200, "", "")
 
 

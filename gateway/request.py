@@ -34,6 +34,7 @@ class Request:
     wishes: Wishes
     caller: Caller
     strips_usage = False
+    is_known = False  # who asks, of one that is answered here and counts nowhere
     attempt: Attempt | None = None  # the last one
     _call: Call | None = None
     _lane: Lane | None = None  # where it is counted
@@ -76,7 +77,7 @@ class Request:
             more = b"x-accel-buffering: no\r\n" if length is None else b""
             lines = reply_lines(self.record, self.about(), content_type, coding)
             if self.services.dispatcher.core.metering.limited:
-                lines += self._limit_lines()
+                lines += self.limit_lines()
             self.exchange.start(status, lines + more, length)
         self._note_begin(status)
 
@@ -86,13 +87,15 @@ class Request:
         record.status = 200
         lines = reply_lines(record, about(record, self.route.dialect), content_type, coding)
         if self.services.dispatcher.core.metering.limited:
-            lines += self._limit_lines()
+            lines += self.limit_lines()
         self.exchange.respond(200, lines, body)
 
-    def _limit_lines(self, refused_by: str = "") -> bytes:
+    def limit_lines(self, refused_by: str = "") -> bytes:
         """The lines about the limits of the caller, where it has any."""
-        record = self.record
         metering = self.services.dispatcher.core.metering
+        if not metering.limited:
+            return b""
+        record = self.record
         dialect = self.route.dialect
         whose = record.tenant, record.key, record.model
         standing = metering.standing(whose, monotonic(), apart=dialect is _ANTHROPIC)
@@ -114,8 +117,8 @@ class Request:
             dialect = self.route.dialect if exchange.head is not None and exchange.head.meaning else Dialect.OPENAI
             answer = error_answer(error, dialect, self.request_id)
             lines = error_lines(record, answer)
-            if self._counted and self.services.dispatcher.core.metering.limited:
-                lines += self._limit_lines(error.param or "" if error.row.type == "rate_limit_error" else "")
+            if self._counted or self.is_known:
+                lines += self.limit_lines(error.param or "" if error.row.type == "rate_limit_error" else "")
             exchange.respond(answer.status, lines, answer.body, close=close or error.closes)
             record.status = answer.status
         self.end(record.status, outcome if self._counted else "", error.reason)

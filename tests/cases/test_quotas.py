@@ -303,3 +303,20 @@ async def test_a_tenants_most_tokens_are_written_and_more_are_refused(tmp_path: 
         assert error_of(refused)["param"] == "max_tokens"
         assert (await ask(made, max_tokens=None)).status == 200
         assert made.engine.seen[-1].json["max_tokens"] == 50
+
+
+async def test_every_answer_tells_the_limits_once_it_is_known_who_asks(tmp_path: Path) -> None:
+    """Good ones and refusals, of engines and of the gateway alone; nobody else is told anything."""
+    async with stage(tmp_path, tenants=[acme(limits={"rpm": 600})], isolation=SALT) as made, made.holding():
+
+        async def get(path: str, who: str = "acme") -> Response:
+            head = f"GET {path} HTTP/1.1\r\nhost: kit\r\nauthorization: Bearer {secret(who)}\r\n\r\n"
+            return await exchange(made.gateway.port, head.encode())
+
+        known = [await ask(made), await ask(made, stream=True), await ask(made, model="none"), await ask(made, n=99)]
+        known += [await get(path) for path in ("/v1/models", "/v1/models/none", "/v1/usage", "/v1/usage")]
+        assert [answer.status for answer in known] == [200, 200, 404, 400, 200, 404, 200, 429]
+        assert {answer.header("x-ratelimit-limit-requests") for answer in known} == {"600"}
+        nobody = [await get("/v1/models", "nobody"), await ask(made, "nobody"), await made.gateway.get("/livez")]
+        assert [answer.status for answer in nobody] == [401, 401, 200]
+        assert {answer.header("x-ratelimit-limit-requests") for answer in nobody} == {None}
