@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from aiohttp import web
 
 from gateway import usage
@@ -147,7 +148,8 @@ async def _usages(request: web.Request) -> web.Response:
     metering, told = operations.metering(), []
     for name in operations.configured().config.tenants or ("default",):
         if metering.mode_of(name) is not None:
-            told.append(usage.of_tenant(metering, name))
+            # As bytes at once: as many dicts as a thousand tenants make, the collector would walk through for 0.1 s.
+            told.append(msgspec.Raw(msgspec.json.encode(usage.of_tenant(metering, name))))
         await asyncio.sleep(0)  # let the loop serve others between two
     return answers.json_answer({"tenants": told})
 
