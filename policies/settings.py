@@ -6,6 +6,7 @@ here it is what the core relies on.
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -40,6 +41,8 @@ WITHOUT_STORE = ("local_share", "open", "closed")
 OVERSIZE = ("reject", "clamp")
 PERIODS = ("day", "week", "month")
 _SETTINGS = TypeAdapter(Settings)
+_TENANTS = TypeAdapter(dict[str, dict[str, Tenant]])
+PORTION = 100  # tenants that are validated at once: no other thread runs meanwhile
 
 
 class SettingsError(ValueError):
@@ -48,13 +51,23 @@ class SettingsError(ValueError):
 
 def settings_from(plain: Mapping[str, object]) -> Settings:
     """Settings of plain values as the journal has them; raises SettingsError, with everything that is wrong."""
+    held, tenants = dict(plain), plain.get("tenants")
+    portions: list[dict[str, object]] = []
+    if isinstance(tenants, dict) and len(tenants) > PORTION:
+        names = list(tenants)
+        portions = [{name: tenants[name] for name in names[at : at + PORTION]} for at in range(0, len(names), PORTION)]
+        held["tenants"] = {}
     try:
         # as JSON: strict validation takes dataclasses from mappings only there
-        settings = _SETTINGS.validate_json(json.dumps(dict(plain)))
+        settings = _SETTINGS.validate_json(json.dumps(held))
+        made: dict[str, Tenant] = {}
+        for portion in portions:
+            made |= _TENANTS.validate_json(json.dumps({"tenants": portion}))["tenants"]
     except ValidationError as error:
         raise SettingsError("; ".join(_said(error))) from None
     except TypeError as error:
         raise SettingsError(f"not plain values: {error}") from None
+    settings = replace(settings, tenants=made) if portions else settings
     wrong = list(_contradictions(settings))
     if wrong:
         raise SettingsError("; ".join(wrong))

@@ -61,6 +61,11 @@ def cpu_ns(pid: int) -> int:
     return _schedule(pid)[0]
 
 
+def threads_cpu_s(pid: int) -> float:
+    """CPU time of all its threads that live, to the nanosecond."""
+    return sum(_schedule(f"{pid}/task/{name}")[0] for name in os.listdir(f"/proc/{pid}/task")) / 1e9
+
+
 def without_core_s(pid: int | str = "thread-self") -> float:
     """How long its main thread, or this one, was ready to run and had no core: what other work on the machine has cost it."""
     return _schedule(pid)[1] / 1e9

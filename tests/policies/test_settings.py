@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.settings import SettingsError, settings_from
+from policies.settings import PORTION, SettingsError, settings_from
 from policies.types import Band, Pool
 
 PLAIN: dict[str, Any] = {
@@ -87,6 +87,17 @@ def test_every_error_is_named_at_once() -> None:
     plain["pools"]["p"]["name"] = "q"
     with pytest.raises(SettingsError, match=r"pools\.p\.name: is 'q'; max_attempts: must be positive"):
         settings_from(plain)
+
+
+def test_a_crowd_of_tenants_is_taken_and_refused_as_a_few_are() -> None:
+    crowd = {f"t{number}": {"id": f"t{number}", "weight": 1.0 + number} for number in range(2 * PORTION + 7)}
+    made = settings_from({**PLAIN, "tenants": crowd})
+    assert {name: tenant.weight for name, tenant in made.tenants.items()} == {
+        name: each["weight"] for name, each in crowd.items()
+    }
+    crowd[f"t{PORTION + 3}"]["weight"] = "heavy"
+    with pytest.raises(SettingsError, match=rf"^tenants\.t{PORTION + 3}\.weight: "):
+        settings_from({**PLAIN, "tenants": crowd})
 
 
 def test_a_missing_field_is_an_error() -> None:
