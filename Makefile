@@ -8,6 +8,8 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
+COMPILED ?= .venv/compiled
+ENGINES := $(addprefix loadgen/sim/,call.py engine.py kv.py scheduler.py scheduler_sglang.py sequence.py)
 
 .PHONY: help setup check fmt test bench demo sim experiments agree wheel docs nightly
 
@@ -55,8 +57,15 @@ sim: $(READY) ## The core beside four baselines on mixed lengths, in virtual tim
 	$(BIN)/forebay sim mixed-lengths --router core,round_robin,least_requests,least_prefill,lmetric --rate 9 \
 		--set duration=90s --seeds 2 --jobs 2 --quiet --no-html $(ARGS) || test $$? -eq 1
 
-experiments: $(READY) ## What the core claims, in the simulator; an hour on two idle cores. ARGS="E1 E3 --seeds 3" for less.
-	$(BIN)/python -m loadgen.experiments $(ARGS)
+experiments: $(COMPILED)/.ready ## What the core claims, in the simulator; half an hour on two idle cores. ARGS="E1 E3 --seeds 3" for less.
+	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python -P -m loadgen.experiments $(ARGS)
+
+# A copy of what is simulated, its engines compiled where that can be done: a quarter less time, the same results to the digit.
+$(COMPILED)/.ready: $(READY) $(shell find policies loadgen -name __pycache__ -prune -o -print)
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED) && cp -r policies loadgen $(COMPILED)
+	@mypyc=$$PWD/$(BIN)/mypyc; cd $(COMPILED) && { $$mypyc --ignore-missing-imports $(ENGINES) > compiled.log 2>&1 \
+		|| echo "The simulated engines are not compiled, so they take longer: $(COMPILED)/compiled.log says why." >&2; }
+	@touch $@
 
 agree: $(READY) ## Do live and simulated runs agree? 20 minutes on an idle machine. ARGS="--scenario smoke --runs 1" for less.
 	$(BIN)/python -m loadgen.agree $(ARGS)

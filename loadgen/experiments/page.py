@@ -14,8 +14,9 @@ What the scheduling core claims, and what came out. Every figure is **simulated*
 requests, in front of [engines of known speed](engine-model.md), in [virtual time](simulator.md). They compare ways of
 scheduling; they promise no machine's numbers.
 
-`make experiments` runs everything (an hour on two idle cores) and writes this page; `make experiments ARGS="E1 E3"` renews
-two sections. Results are kept in `runs/experiments` and found again as long as nothing they depend on has changed.
+`make experiments` runs everything (about 1,300 runs and searches, half an hour on two idle cores) and writes this page; `make experiments
+ARGS="E1 E3"` renews two sections. Results are kept in `runs/experiments` and found again as long as nothing they depend on has
+changed. Where there is a C compiler the simulated engines are compiled first, which takes seconds and changes no digit.
 
 - Every request offered is in the denominator; refusals, failures and timeouts are misses, and wait for ever in the percentiles.
 - Each arm gets the same requests at the same times. Claims are judged in pairs, seed by seed, with 95 % t-intervals over
