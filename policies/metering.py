@@ -87,7 +87,9 @@ class Metering:
                 claim.charge((max(1, claim.input_tokens), 0, output), now)
             else:
                 cached = event.cached_tokens or 0
-                claim.charge((prompt - cached if prompt > cached else 0, cached, output), now)
+                if cached > prompt:  # no engine has more of a prompt than it has
+                    cached = prompt
+                claim.charge((prompt - cached, cached, output), now)
         if prompt:
             request = ticket.request
             if request.text_bytes and not request.media:

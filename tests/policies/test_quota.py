@@ -40,6 +40,14 @@ def test_row_3_cached_input_counts_as_its_weight_says(weight: float, units: int)
     assert world.used("tpm", 0.0) == units
 
 
+def test_no_more_of_a_prompt_is_paid_for_as_cached_than_there_is_of_it() -> None:
+    for weight, units in ((1.0, 15), (0.5, 10), (0.0, 5)):
+        world = Quotas(acme(tpm=100_000, cost=Cost(cached=weight)))
+        world.ask("r")
+        world.end("r", 0.0, prompt_tokens=10, cached_tokens=999, output_tokens=5)
+        assert world.used("tpm", 0.0) == units
+
+
 def test_row_4_and_c045_rates_of_requests_and_of_tokens_do_not_disturb_each_other() -> None:
     world = Quotas(acme(rpm=60, tpm=6000))
     for number in range(270):  # 5 minutes at 90 % of both
