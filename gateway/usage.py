@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from policies.metering import Metering
-from policies.state.views import MeterView
+from policies.state.views import FlowView, MeterView
 
 ORDER = ("reserved", "extra", "refunded", "settled", "written_off", "held", "used", "denied", "denied_shadow")
 COUNTERS = ("held", "reserved", "extra", "refunded", "settled", "written_off")
@@ -26,17 +26,36 @@ def of_caller(metering: Metering, tenant: str, key: str) -> dict[str, Any]:
     }
 
 
-def of_tenant(metering: Metering, tenant: str) -> dict[str, Any]:
-    """What an operator sees: of all keys, with the sums since the start."""
+def of_tenant(metering: Metering, tenant: str, flows: Iterable[FlowView]) -> dict[str, Any]:
+    """What an operator sees: of all keys, with the sums since the start. `flows`: its own, where something waits."""
     meters = metering.meters_of(tenant, time.monotonic())
     return {
         "tenant": tenant,
         "mode": metering.mode_of(tenant),
+        "degraded": metering.leasing.down,
         "limits": [_counted(view) for view in meters if view.period == "minute"],
         "budgets": [_counted(view) for view in meters if view.period != "minute"],
         "concurrency": [_slots(view.scope, view.part, view.cap, view.used) for view in metering.slots_of(tenant)],
-        "queue": _queue(metering, tenant),
+        "queue": {**_queue(metering, tenant), "classes": _classes(flows)},
     }
+
+
+def by_tenant(flows: Iterable[FlowView]) -> dict[str, list[FlowView]]:
+    """The queues of each tenant of which something waits."""
+    made: dict[str, list[FlowView]] = {}
+    for flow in flows:
+        made.setdefault(flow.tenant, []).append(flow)
+    return made
+
+
+def _classes(flows: Iterable[FlowView]) -> dict[str, dict[str, int]]:
+    """What waits in each class, of all pools together."""
+    made: dict[str, dict[str, int]] = {}
+    for flow in flows:
+        held = made.setdefault(flow.band, {"queued": 0, "queued_bytes": 0})
+        held["queued"] += flow.queued
+        held["queued_bytes"] += flow.queued_bytes
+    return made
 
 
 def _meter(view: MeterView) -> dict[str, Any]:

@@ -145,20 +145,22 @@ async def _tenant(request: web.Request) -> web.Response:
 
 async def _usages(request: web.Request) -> web.Response:
     operations = request.app[OPERATIONS]
-    metering, told = operations.metering(), []
+    metering, flows, told = operations.metering(), usage.by_tenant(operations.queues()), []
     for name in operations.configured().config.tenants or ("default",):
         if metering.mode_of(name) is not None:
             # As bytes at once: as many dicts as a thousand tenants make, the collector would walk through for 0.1 s.
-            told.append(msgspec.Raw(msgspec.json.encode(usage.of_tenant(metering, name))))
+            told.append(msgspec.Raw(msgspec.json.encode(usage.of_tenant(metering, name, flows.get(name, ())))))
         await asyncio.sleep(0)  # let the loop serve others between two
     return answers.json_answer({"tenants": told})
 
 
 async def _usage(request: web.Request) -> web.Response:
-    metering, tenant = request.app[OPERATIONS].metering(), request.match_info["tenant"]
+    operations, tenant = request.app[OPERATIONS], request.match_info["tenant"]
+    metering = operations.metering()
     if metering.mode_of(tenant) is None:
         return answers.error_answer(404, "unknown_tenant", _NO_TENANT)
-    return answers.json_answer(usage.of_tenant(metering, tenant))
+    flows = usage.by_tenant(operations.queues()).get(tenant, ())
+    return answers.json_answer(usage.of_tenant(metering, tenant, flows))
 
 
 async def _keys(request: web.Request) -> web.Response:

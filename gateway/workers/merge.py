@@ -43,15 +43,21 @@ def config(bodies: Sequence[Body]) -> dict[str, Any]:
 
 def usage(bodies: Sequence[Body]) -> dict[str, Any]:
     """What is counted is added up. How full a limit is, each worker knows of the whole of it: the fullest sight is shown."""
-    queue = bodies[0]["queue"]
+    queues = [body["queue"] for body in bodies]
+    classes = dict.fromkeys(name for queue in queues for name in queue["classes"])
     return {
         **bodies[0],
+        "degraded": any(body["degraded"] for body in bodies),
         "limits": _by(["scope", "of"], bodies, "limits", _meter),
         "budgets": _by(["scope", "of", "period"], bodies, "budgets", _meter),
         "concurrency": _by(["scope", "of"], bodies, "concurrency", _slots),
         "queue": {
-            **queue,
-            **{name: sum(body["queue"][name] for body in bodies) for name in ("queued", "queued_bytes")},
+            **queues[0],
+            **_added([{name: queue[name] for name in ("queued", "queued_bytes")} for queue in queues]),
+            "classes": {
+                name: _added([queue["classes"][name] for queue in queues if name in queue["classes"]])
+                for name in classes
+            },
         },
     }
 

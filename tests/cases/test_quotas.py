@@ -320,3 +320,29 @@ async def test_every_answer_tells_the_limits_once_it_is_known_who_asks(tmp_path:
         nobody = [await get("/v1/models", "nobody"), await ask(made, "nobody"), await made.gateway.get("/livez")]
         assert [answer.status for answer in nobody] == [401, 401, 200]
         assert {answer.header("x-ratelimit-limit-requests") for answer in nobody} == {None}
+
+
+async def test_the_usage_of_a_tenant_says_what_waits_in_each_class(tmp_path: Path) -> None:
+    tenants = [acme(limits={"max_concurrency": 1}, class_ceiling="standard"), acme(name="beta")]
+    async with stage(tmp_path, tenants=tenants, isolation=SALT, timeouts={"scale": 1}) as made, made.holding():
+        made.engine.answer = lambda seen: [HANG]
+        wishes = ["standard", "standard", "batch", "batch", "batch"]
+        begun = [await made.begin("chat", "x", extra=[bearer("acme"), ("x-forebay-priority", wish)]) for wish in wishes]
+
+        async def waiting() -> dict[str, int]:
+            told = (await made.gateway.admin("/admin/v1/tenants/acme/usage"))["queue"]
+            assert told["queued"] == sum(each["queued"] for each in told["classes"].values())
+            assert told["queued_bytes"] == sum(each["queued_bytes"] for each in told["classes"].values())
+            return {name: each["queued"] for name, each in told["classes"].items()}
+
+        async def all_wait() -> bool:
+            return sum((await waiting()).values()) == 4
+
+        await until_async(all_wait, 5.0, "not all wait")
+        assert await waiting() in ({"standard": 1, "batch": 3}, {"standard": 2, "batch": 2})
+        told = await made.gateway.admin("/admin/v1/usage")
+        queues = {each["tenant"]: each["queue"]["classes"] for each in told["tenants"]}
+        assert sum(each["queued"] for each in queues["acme"].values()) == 4 and queues["beta"] == {}
+        assert {each["degraded"] for each in told["tenants"]} == {False}
+        for each in begun:
+            each.reset()

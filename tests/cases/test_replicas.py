@@ -107,6 +107,7 @@ async def test_row_34_and_c052_a_frozen_redis_fails_nobody_and_each_policy_holds
         assert {(await made.ask(0, "wide")).status for _ in range(20)} == {200}
         assert (await made.ask(0)).header("x-forebay-limits") == "degraded"
         assert await made.sum("forebay_store_degraded") == 2
+        assert (await made.replicas[0].admin("/admin/v1/tenants/acme/usage"))["degraded"] is True
         made.redis.process.signal(signal.SIGCONT)
         await healed(made)
         assert (await made.ask(0, "shut")).status == 200

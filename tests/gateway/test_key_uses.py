@@ -100,8 +100,8 @@ def test_of_several_workers_the_last_use_is_told() -> None:
 
 def test_usage_of_each_tenant_is_added_up_over_workers() -> None:
     def body(queued: int) -> dict[str, Any]:
-        queue = {"queued": queued, "queued_bytes": queued, "max_queued": 9, "max_queued_bytes": 9}
-        told = {"tenant": "acme", "limits": [], "budgets": [], "concurrency": [], "queue": queue}
+        queue = {"queued": queued, "queued_bytes": queued, "max_queued": 9, "max_queued_bytes": 9, "classes": {}}
+        told = {"tenant": "acme", "degraded": False, "limits": [], "budgets": [], "concurrency": [], "queue": queue}
         return {"tenants": [told, {**told, "tenant": "beta"}]}
 
     joined = merge.usages([body(1), body(2)])["tenants"]

@@ -167,11 +167,13 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
     counts = dict.fromkeys(["held", "reserved", "extra", "refunded", "settled", "written_off"], 1.5)
     limit = {"scope": "tenant.tpm", "limit": 600, "period": "minute", "capacity": 300, "used": 40.0, "left": 260.0}
     meter = {**limit, "reset_s": 4.0, **counts, "denied": {"enforce": 3, "shadow": 0}}
-    queue = {"queued": 1, "queued_bytes": 10, "max_queued": 256, "max_queued_bytes": 1000}
+    waits = {"queued": 1, "queued_bytes": 10}
+    queue = {**waits, "max_queued": 256, "max_queued_bytes": 1000, "classes": {"standard": waits}}
     slots = {"scope": "tenant", "limit": 64, "used": 7}
     one = {
         "tenant": "acme",
         "mode": "enforce",
+        "degraded": False,
         "limits": [meter],
         "budgets": [],
         "concurrency": [slots],
@@ -179,11 +181,15 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
     }
     fuller = {**meter, "used": 50.0, "left": 250.0, "reset_s": 5.0}
     key = {**meter, "scope": "key.tpm", "of": "k1"}
-    both = merge.usage([one, {**one, "limits": [fuller, key]}])
+    other_queue = {**queue, "classes": {"batch": waits}}
+    both = merge.usage([one, {**one, "limits": [fuller, key], "queue": other_queue, "degraded": True}])
+    assert both["degraded"] is True
     doubled = dict.fromkeys(counts, 3.0)
     assert both["limits"] == [{**fuller, **doubled, "denied": {"enforce": 6, "shadow": 0}}, key]
     assert both["concurrency"] == [{**slots, "used": 14}]
-    assert both["queue"] == {**queue, "queued": 2, "queued_bytes": 20}
+    classes = {"standard": waits, "batch": waits}
+    assert both["queue"] == {**queue, "queued": 2, "queued_bytes": 20, "classes": classes}
+    assert merge.usage([one, one])["queue"]["classes"] == {"standard": {"queued": 2, "queued_bytes": 20}}
 
 
 def test_a_reload_has_changed_what_it_changed_anywhere() -> None:
