@@ -11,6 +11,7 @@ import pytest
 
 from loadgen.report.compare import METRICS, Comparison, Row, Verdict, change, compare, refusals
 from loadgen.report.compare_command import CompareOptions, compare_command
+from loadgen.report.compare_table import cautions
 from loadgen.report.document import Report
 from loadgen.report.gates import GateError, failures, gate
 from loadgen.report.record import Outcome
@@ -293,6 +294,16 @@ def test_a_comparison_repeats_what_its_runs_warn_of(
     assert told in (tmp_path / "c.html").read_text("utf-8")
     assert called(*both, json=True, metrics=("attainment",)) == 0
     assert any(one.endswith(told) for one in json.loads(capsys.readouterr().out)["warnings"])
+
+
+def test_intervals_of_a_short_window_are_said_to_be_too_narrow(
+    folders: dict[str, Path], base: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert called(folders["good"], folders["slow"], metrics=("attainment",)) == 1
+    assert (
+        "! 60 s were measured: 95 % intervals of fewer than 12 blocks of 10 s are too narrow" in capsys.readouterr().out
+    )
+    assert not [one for one in cautions(("a", "b"), (base, base)) if "too narrow" in one], "ten minutes are enough"
 
 
 def test_the_page_of_a_comparison(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
