@@ -190,7 +190,7 @@ def _tenants(
         ok = [one for one in samples if one.tenant == tenant and one.outcome is Outcome.OK and one.measured]
         prompt = sum(_prompt(one) for one in ok)
         cached = [one.cached_tokens for one in ok if one.cached_tokens is not None]
-        ideal = sum(one.ideal_tokens for one in ok)
+        ideal = sum(one.counted_ideal_tokens for one in ok)
         told.append(
             TenantShare(
                 tenant=tenant,

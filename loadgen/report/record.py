@@ -155,6 +155,12 @@ class Sample(msgspec.Struct, kw_only=True, gc=False):
     ideal_tokens: int = 0  # of the prompt, that an unlimited cache would have held
 
     @property
+    def counted_ideal_tokens(self) -> float:
+        """`ideal_tokens` as the server counts: plans are in tokens of the simulated engine, a tokenizer may take more."""
+        longer = (self.prompt_tokens or self.input_tokens) / self.input_tokens if self.input_tokens else 1.0
+        return self.ideal_tokens * longer
+
+    @property
     def tokens(self) -> int:
         """Output tokens: what usage says, else token-bearing events counted."""
         return self.token_events if self.output_tokens is None else self.output_tokens

@@ -40,7 +40,7 @@ def timeline(samples: Sequence[Sample], end_s: float) -> tuple[Second, ...]:
             ttft_max_ms=max(first[second], default=None),
             cached_tokens=sum(one.cached_tokens or 0 for one in _ok(arrived[second])),
             prompt_tokens=sum(one.prompt_tokens or one.input_tokens for one in _ok(arrived[second])),
-            ideal_tokens=sum(one.ideal_tokens for one in _ok(arrived[second])),
+            ideal_tokens=round(sum(one.counted_ideal_tokens for one in _ok(arrived[second]))),
             sent_of=_by_tenant(sent[second]),
             completed_of=_by_tenant(_ok(ended[second])),
         )

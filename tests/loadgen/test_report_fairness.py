@@ -157,6 +157,12 @@ def test_cached_and_ideal_shares_are_of_each_tenants_prompts() -> None:
     assert next(one for one in made.tenants if one.tenant == "b").cached_share is None, "not said"
 
 
+def test_the_ideal_is_counted_by_the_servers_tokenizer() -> None:
+    """It takes 5 tokens where 4 were planned: also for what is shared, or more would have come from a cache than could."""
+    made = of(*(sample(n, input_tokens=100, prompt_tokens=125, cached_tokens=64, ideal_tokens=60) for n in range(9)))
+    assert made.tenants[0].ideal_share == pytest.approx(0.6) and (made.tenants[0].cached_share or 0) < 0.6
+
+
 def test_the_gap_is_between_tenants_with_enough_requests() -> None:
     rows = [sample(0), sample(1, tenant="b")]
     assert fairness(rows, {}, WINDOW, {"chat": 0.98, "b": 0.9}).attainment_gap == pytest.approx(0.08)
