@@ -111,5 +111,5 @@ def _warnings(options: BenchOptions, scenario: Scenario, salt: str) -> list[str]
             "the server is told lengths that no client knows"
         )
     if options.retries:
-        told.append(f"up to {options.retries} retries: latency still counts from the intended arrival")
+        told.append(f"retries of a request, at most {options.retries}: latency still counts from the intended arrival")
     return told

@@ -94,6 +94,8 @@ class _Search:
                 )
             if not made.trusted:
                 return self._found(known(one.probe for one in self._made), limited=True)
+            if all(one.probe.why == TOO_FEW for one in self._made):  # at a lower rate there would be no more of them
+                return self._found(known(one.probe for one in self._made), limited=False)
             try:
                 wanted = search.send(made.probe.passed)
             except StopIteration as over:

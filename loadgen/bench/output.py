@@ -85,7 +85,8 @@ def answer(search: Found) -> str:
         known = f"; x {search.scale:.3g} has passed" if search.scale else ""
         return f"{name}: INVALID: {CLIENT_LIMIT} at x {last.scale:.3g}, {last.why.removeprefix(f'{CLIENT_LIMIT}: ')}{known}"
     if not search.judged:
-        return f"{name}: INVALID: no group of requests is large enough to be judged; take longer --probe-seconds"
+        few = "no group of requests is large enough to be judged"
+        return f"{name}: INVALID: {few}; take longer --probe-seconds, or a higher --start"
     if not search.scale:
         return f"{name}: no rate is within the SLO, down to x {search.failed_scale:.3g}"
     if search.failed_scale == math.inf:

@@ -399,6 +399,36 @@ async def test_ctrl_c_in_a_search_leaves_a_report_of_the_probes_so_far(engine: E
     )
 
 
+async def test_c106_a_run_whose_client_was_held_up_is_invalid_whatever_its_latencies(
+    engine: Engine, tmp_path: Path
+) -> None:
+    child = started(tmp_path, "--url", engine.url, "--set", "duration=4s", "--no-html")
+    await sent(child, 60)
+    child.signal(signal.SIGSTOP)
+    await asyncio.sleep(0.6)  # of the load, 60 requests are due in it
+    child.signal(signal.SIGCONT)
+    done = await ended(child, tmp_path)
+    assert done.code == 3 and "INVALID" in done.out, done.err
+    assert done.rule("V1")["state"] == "breach" and done.rule("V1")["value"] > 100
+    assert done.report["client"]["lag"]["max_ms"] > 400
+
+
+async def test_a_search_ends_where_the_client_is_the_limit(engine: Engine, tmp_path: Path) -> None:
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "1.25", "--probe-requests", "100")
+    done = await bench(tmp_path, "--url", engine.url, *search, "--max-open", "1")
+    assert done.code == 3, done.err
+    assert [(probe["passed"], probe["why"]) for probe in done.report["search"]] == [(False, "client limit reached: V5")]
+    assert "INVALID: client limit reached at x 1, V5" in done.out
+
+
+async def test_a_search_whose_first_probe_is_too_small_to_be_judged_ends_there(engine: Engine, tmp_path: Path) -> None:
+    search = ("--find-max-rate", "--start", "1", "--probe-seconds", "1", "--probe-requests", "50")
+    done = await bench(tmp_path, "--url", engine.url, *search, "--set", "warmup=0s", "--set", "tail=0s")
+    assert done.code == 3, done.err
+    assert [probe["why"] for probe in done.report["search"]] == ["no cell with enough requests"]
+    assert "INVALID: no group of requests is large enough to be judged; take longer --probe-seconds" in done.out
+
+
 async def test_after_a_kill_in_a_search_its_probes_are_reported(engine: Engine, tmp_path: Path) -> None:
     """What has ended is of the search, what was cut off is reported by itself, and what is missing is named."""
     search = ("--find-max-rate", "--start", "1", "--probe-seconds", "2", "--probe-requests", "1")
