@@ -58,7 +58,7 @@ def make(run: Run, rules: Rules) -> Report:
         outcomes=_outcomes(run.samples),
         in_flight=figures.balance,
         fairness=fairness(run.samples, basis.weights, run.window_s, _attainments(run), basis.cost),
-        client=client_health(run, seconds),
+        client=client_health(run),
         timeline=seconds,
         slo_curve=figures.slo_curve,
         blocks=blocks,

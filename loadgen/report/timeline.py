@@ -4,6 +4,7 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 
 from loadgen.report.folder import Health, Run, Scrape
 from loadgen.report.parts import ClientHealth, HealthSecond, Load, Second
@@ -74,7 +75,7 @@ def _ok(samples: Sequence[Sample]) -> list[Sample]:
     return [one for one in samples if one.outcome is Outcome.OK]
 
 
-def client_health(run: Run, seconds: Sequence[Second]) -> ClientHealth:
+def client_health(run: Run) -> ClientHealth:
     """How the client kept up: lags over everything that was sent, rates over the window."""
     start_s, end_s = run.window_s
     inside = [one for one in run.samples if start_s <= one.sched_s < end_s]
@@ -90,10 +91,16 @@ def client_health(run: Run, seconds: Sequence[Second]) -> ClientHealth:
         offered_per_s=len(inside) / length_s,
         sent_per_s=sum(start_s <= one.sent_s < end_s for one in sent) / length_s,
         completed_per_s=completed / length_s,
-        in_flight_max=max((second.in_flight for second in seconds), default=0),
+        in_flight_max=_most_in_flight(sent),
         think_s=_think_s(run),
         timeline=_health_by_second(sent, run.health),
     )
+
+
+def _most_in_flight(sent: Sequence[Sample]) -> int:
+    """At any moment, from the intended arrival on."""
+    begun, over = ((one.sched_s, 1) for one in sent), ((one.end_s, -1) for one in sent if one.end_s)
+    return max(accumulate(change for _, change in sorted((*begun, *over))), default=0)
 
 
 def busiest(health: Sequence[Health]) -> float | None:

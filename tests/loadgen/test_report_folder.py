@@ -353,6 +353,13 @@ def test_depth_and_think_time_are_told(tmp_path: Path) -> None:
     assert made.closed and any("Closed loop" in told for told in made.warnings)
 
 
+def test_the_most_in_flight_is_of_every_moment(tmp_path: Path) -> None:
+    """Five at once for a tenth of a second, that no look once a second sees; one that follows at the end of another is no sixth."""
+    rows = [sample(n, t=12.0 + n / 100, first_s=0.1, gaps_s=()) for n in range(5)]
+    made = reported(tmp_path, [*rows, sample(5, t=rows[0].end_s), sample(6, t=40.0)])
+    assert made.client.in_flight_max == 5 and max(second.in_flight for second in made.timeline) < 5
+
+
 def test_think_time_of_a_closed_loop_is_told_too(tmp_path: Path) -> None:
     """Its users have no conversations: the schedule says which answer each request waited for."""
     first = [sample(n, t=11.0 + n) for n in range(20)]
