@@ -303,13 +303,17 @@ class Exchange:
 
 
 def _field(fields: dict[bytes, bytes], *names: bytes) -> str:
-    found = next((fields[name] for name in names if name in fields), b"")
-    return found.decode("latin-1")[:128]
+    for name in names:
+        if name in fields:
+            return fields[name].decode("latin-1")[:128]
+    return ""
 
 
 def _number(fields: dict[bytes, bytes], name: bytes) -> float:
+    if name not in fields:
+        return 0.0
     try:
-        return max(0.0, float(fields.get(name, b"0")))
+        return max(0.0, float(fields[name]))
     except ValueError:
         return 0.0
 
