@@ -22,8 +22,9 @@ from policies.state.endings import reject
 from policies.state.invariants import audit_limits
 from policies.state.ledger import Attempt
 from policies.state.parked import Parked
+from policies.state.standing import Standing
 from policies.state.tickets import Ticket
-from policies.state.views import AccountView, MeterView, SlotView, Standing
+from policies.state.views import AccountView, MeterView, SlotView
 from policies.types import InferenceRequest, Limits, Settings, Tenant
 
 _REFUSED: Final = Outcome.REFUSED  # members found in their class cost as much as a call

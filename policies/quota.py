@@ -11,7 +11,7 @@ from policies.decisions import Reason, Shortage
 from policies.state.blocks import Block
 from policies.state.claims import Charge, Claim, Terms
 from policies.state.meters import MICRO, MINUTE_S, Meter
-from policies.state.views import Level, Standing
+from policies.state.standing import Level, Standing
 from policies.types import InferenceRequest, Message
 
 UNIT: Final = MICRO * MINUTE_S  # as `over` counts
@@ -47,7 +47,7 @@ def standing(terms: Terms, now: float, *, apart: bool) -> Standing:
         return _standing(terms, now, apart)
     found = terms.idle_apart if apart else terms.idle
     if found is None:
-        found = Standing(_standing(terms, now, apart).levels, (), True)
+        found = Standing(_standing(terms, now, apart).levels, lasting=True)
         if apart:
             terms.idle_apart = found
         else:

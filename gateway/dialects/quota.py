@@ -14,7 +14,7 @@ from gateway.dialects.routes import Dialect
 from gateway.dialects.verdict import error_for
 from gateway.errors import GatewayError
 from policies.decisions import Evict, Fail, Reason, Reject, Shortage
-from policies.state.views import Level, Standing
+from policies.state.standing import Level, Standing
 
 _IS_ANTHROPIC: Final = Dialect.ANTHROPIC
 MOST_KNOWN: Final = 4096
@@ -117,11 +117,11 @@ def duration(seconds: float) -> str:
     milliseconds = math.ceil(seconds * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"
-    minutes, rest = divmod(milliseconds, 60_000)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{text}"
+    whole_s, thousandths = milliseconds // 1000, milliseconds % 1000
+    part = "." + str(1000 + thousandths)[1:].rstrip("0") if thousandths else ""
+    text, minutes = f"{whole_s % 60}{part}s", whole_s // 60
+    if minutes >= 60:
+        return f"{minutes // 60}h{minutes % 60}m{text}"
     return f"{minutes}m{text}" if minutes else text
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from policies.decisions import Reason, Reject
 from policies.state.drain import DRAIN_WINDOW_S, Drain
 from policies.state.meters import Meter
+from policies.state.standing import Standing
 from policies.state.tariffs import Tariff
-from policies.state.views import Standing
 from policies.types import Reserve, record
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What others may see of the core: values, copied at the moment of asking."""
 
-from policies.types import Message, record
+from policies.types import record
 
 
 @record
@@ -109,22 +109,3 @@ class AccountView:
     queued_bytes: int
     max_queued: int | None
     max_queued_bytes: int | None
-
-
-class Level(Message, kw_only=False):
-    """How far a limit is used: `left` of `limit`, in requests or cost units, all of it after `reset_s`."""
-
-    scope: str
-    limit: int
-    left: int
-    reset_s: float
-
-
-class Standing(Message, kw_only=False):
-    """The tightest limit of each metric, and the budgets of which so much is used that the client is told.
-
-    `lasting`: nothing is in use, and whoever is told that again is given this very object again."""
-
-    levels: dict[str, Level]
-    budgets: tuple[str, ...] = ()
-    lasting: bool = False

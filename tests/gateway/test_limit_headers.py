@@ -8,7 +8,7 @@ import pytest
 from gateway.dialects import quota
 from gateway.dialects.routes import Dialect
 from policies.decisions import Reason, Reject, Shortage, Why
-from policies.state.views import Level, Standing
+from policies.state.standing import Level, Standing
 
 RPM = Level(scope="tenant.rpm", limit=600, left=598, reset_s=0.2)
 TPM = Level(scope="key.tpm", limit=100, left=20, reset_s=48.0)
