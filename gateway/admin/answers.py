@@ -16,16 +16,16 @@ from gateway.tenants import KeyView
 from policies.state.views import EndpointView, FlowView
 
 TERMS = ("received", "completed", "rejected", "expired", "cancelled", "failed", "queued", "inflight")
+FIXED = {"cache-control": "no-store", "x-content-type-options": "nosniff"}  # of every answer in JSON
 
 
 def json_answer(body: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """`body` as a JSON answer that nobody stores."""
-    fixed = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
     return web.Response(
         body=msgspec.json.encode(body) + b"\n",
         status=status,
         content_type="application/json",
-        headers={**fixed, **(headers or {})},
+        headers={**FIXED, **(headers or {})},
     )
 
 
