@@ -47,7 +47,7 @@ def health(operations: Operations, version: str, uptime_s: float) -> dict[str, A
 
 
 def _endpoints(operations: Operations) -> list[dict[str, Any]]:
-    loads = {view.name: _load(view) for view in operations.endpoints()}
+    loads = {view.name: load_of(view) for view in operations.endpoints()}
     engines = {report.name: _engine(report) for report in operations.reports()}
     return [
         {
@@ -63,7 +63,8 @@ def _endpoints(operations: Operations) -> list[dict[str, Any]]:
     ]
 
 
-def _load(view: EndpointView) -> dict[str, int]:
+def load_of(view: EndpointView) -> dict[str, int]:
+    """What is outstanding on an endpoint, and how much may be."""
     return {
         "sequences": view.sequences,
         "max_seqs": view.max_seqs,
@@ -99,8 +100,8 @@ def config(configured: Configured) -> dict[str, Any]:
     failure = configured.failure
     return {
         "checksum": configured.checksum,
-        "loaded_at": _moment(configured.loaded_s),
-        "last_failure": failure and {"at": _moment(failure.at_s), "errors": [_error(one) for one in failure.errors]},
+        "loaded_at": moment(configured.loaded_s),
+        "last_failure": failure and {"at": moment(failure.at_s), "errors": [_error(one) for one in failure.errors]},
         "config": effective(configured.config),
     }
 
@@ -136,8 +137,8 @@ def _key(view: KeyView) -> dict[str, str | None]:
         "tenant": view.tenant,
         "name": view.name,
         "state": view.state,
-        "expires": None if view.expires_s is None else _moment(view.expires_s),
-        "last_use": None if view.last_use_s is None else _moment(view.last_use_s),
+        "expires": None if view.expires_s is None else moment(view.expires_s),
+        "last_use": None if view.last_use_s is None else moment(view.last_use_s),
     }
 
 
@@ -145,7 +146,8 @@ def _error(error: ConfigError) -> dict[str, Any]:
     return {name: getattr(error, name) for name in ("file", "line", "column", "path", "message")}
 
 
-def _moment(at_s: float) -> str:
+def moment(at_s: float) -> str:
+    """Unix time as it is written in answers."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -157,7 +159,7 @@ def queues(operations: Operations) -> dict[str, Any]:
         "queued": sum(flow.queued for flow in flows),
         "queued_bytes": sum(flow.queued_bytes for flow in flows),
         "flows": [_flow(flow, now_s) for flow in flows],
-        "endpoints": [{"name": view.name, "up": view.up, **_load(view)} for view in operations.endpoints()],
+        "endpoints": [{"name": view.name, "up": view.up, **load_of(view)} for view in operations.endpoints()],
     }
 
 

@@ -10,6 +10,7 @@ from aiohttp import web
 from gateway import usage
 from gateway.admin import answers
 from gateway.admin.access import Access
+from gateway.admin.fleet import fleet
 from gateway.admin.operations import Operations, Role
 from gateway.config.effective import tenant_in_force
 from gateway.telemetry import render
@@ -45,6 +46,7 @@ def make_app(operations: Operations, access: Access, *, version: str = "", summe
         app.router.add_get("/snapshot", _open_unless_asked(_snapshot))
     app.router.add_get("/health", _guarded("read", _health))
     app.router.add_get("/admin/v1/queues", _guarded("read", _queues))
+    app.router.add_get("/admin/v1/fleet", _guarded("read", _fleet))
     app.router.add_get("/admin/v1/explain/{request_id}", _guarded("read", _explain))
     app.router.add_get("/admin/v1/config", _guarded("read", _config))
     app.router.add_post("/admin/v1/reload", _guarded("operate", _reload))
@@ -107,6 +109,10 @@ async def _health(request: web.Request) -> web.Response:
 
 async def _queues(request: web.Request) -> web.Response:
     return answers.json_answer(answers.queues(request.app[OPERATIONS]))
+
+
+async def _fleet(request: web.Request) -> web.Response:
+    return answers.json_answer(fleet(request.app[OPERATIONS]))
 
 
 async def _explain(request: web.Request) -> web.Response:

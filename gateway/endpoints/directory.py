@@ -5,20 +5,27 @@ before anybody acts on it. An endpoint that was never reached is not up. Only pr
 a reason to probe sooner (`suspect`), because it may have been the request's own fault.
 """
 
+import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FAILURES = 3  # http.md 9
 
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """What probes have told about one endpoint. `cause`: why the last one failed, "" after a good one."""
+    """What probes have told about one endpoint. `cause`: why the last one failed, "" after a good one.
+
+    Times are Unix time: it is what it is `since_s`, and the last failed probe, of `failed_s`, failed because of `failure`.
+    """
 
     up: bool = False
+    since_s: float = field(default_factory=time.time)
     suspected: bool = False
     failures: int = 0  # in a row
     cause: str = ""
+    failed_s: float = 0.0
+    failure: str = ""
     probes_good: int = 0
     probes_failed: int = 0
 
@@ -53,7 +60,7 @@ class Directory:
         standing.cause = ""
         standing.suspected = False
         if not standing.up:
-            standing.up = True
+            standing.up, standing.since_s = True, time.time()
             self._on_up(name)
 
     def failed(self, name: str, cause: str) -> None:
@@ -61,9 +68,10 @@ class Directory:
         standing = self._standings[name]
         standing.probes_failed += 1
         standing.failures += 1
-        standing.cause = cause
+        standing.cause = standing.failure = cause
+        standing.failed_s = time.time()
         if standing.up and standing.failures >= FAILURES:
-            standing.up = False
+            standing.up, standing.since_s = False, standing.failed_s
             standing.suspected = False
             self._on_down(name)
 

@@ -1,6 +1,7 @@
 """What several workers answer as one answer. What is counted is added up; of the rest the one that worries most is shown."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 Body = Mapping[str, Any]
@@ -25,6 +26,11 @@ def queues(bodies: Sequence[Body]) -> dict[str, Any]:
         "flows": _by(["pool", "tenant", "class"], bodies, "flows", _flow),
         "endpoints": _by(["name"], bodies, "endpoints", _load),
     }
+
+
+def fleet(bodies: Sequence[Body]) -> dict[str, Any]:
+    """What runs on each endpoint is added up; its state is the worst that a worker knows of, its load what was seen last."""
+    return {"endpoints": _by(["name"], bodies, "endpoints", _member)}
 
 
 def reload(bodies: Sequence[Body]) -> dict[str, Any]:
@@ -74,6 +80,7 @@ def keys(bodies: Sequence[Body]) -> dict[str, Any]:
 
 _COUNTED = ("held", "reserved", "extra", "refunded", "settled", "written_off")
 _PHASES = ("serving", "starting", "draining")
+_STATES = ("up", "down")  # the worst is last
 
 
 def _by(
@@ -100,16 +107,37 @@ def _added(entries: Iterable[Body]) -> dict[str, Any]:
 
 
 def _endpoint(views: list[Body]) -> dict[str, Any]:
-    loads = [view["outstanding"] for view in views if view["outstanding"] is not None]
     return {
         "name": views[0]["name"],
         "up": all(view["up"] for view in views),
         "suspected": any(view["suspected"] for view in views),
         "failures": max(view["failures"] for view in views),
         "cause": next((view["cause"] for view in views if view["cause"]), ""),
-        "outstanding": _added(loads) if loads else None,
+        "outstanding": _outstanding(views),
         "engine": min((view["engine"] for view in views), key=_age_s),
     }
+
+
+def _member(views: list[Body]) -> dict[str, Any]:
+    state = max((view["state"] for view in views), key=_STATES.index)
+    failures = [view["last_failure"] for view in views if view["last_failure"]]
+    found = [view["found"] for view in views]
+    return {
+        **views[0],
+        "state": state,
+        "since": max(view["since"] for view in views if view["state"] == state),
+        "suspected": any(view["suspected"] for view in views),
+        "last_failure": max(failures, key=itemgetter("at"), default=None),
+        "outstanding": _outstanding(views),
+        "load": min((view["load"] for view in views), key=_age_s),
+        "stale": all(view["stale"] for view in views),
+        "found": {name: next((each[name] for each in found if each[name]), None) for name in found[0]},
+    }
+
+
+def _outstanding(views: list[Body]) -> dict[str, Any] | None:
+    loads = [view["outstanding"] for view in views if view["outstanding"] is not None]
+    return _added(loads) if loads else None
 
 
 def _age_s(engine: Body | None) -> float:

@@ -51,6 +51,7 @@ class Panel:
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/health", self._health)
         app.router.add_get("/admin/v1/queues", self._queues)
+        app.router.add_get("/admin/v1/fleet", self._fleet)
         app.router.add_get("/admin/v1/explain/{request_id}", self._explain)
         app.router.add_get("/admin/v1/config", self._config)
         app.router.add_get("/admin/v1/tenants", self._tenants)
@@ -96,6 +97,9 @@ class Panel:
 
     async def _queues(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.queues)
+
+    async def _fleet(self, request: web.Request) -> web.Response:
+        return await self._merged(request, merge.fleet)
 
     async def _usage(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.usage)

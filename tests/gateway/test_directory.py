@@ -63,6 +63,30 @@ def test_the_cause_is_that_of_the_last_failure_and_goes_with_a_good_probe() -> N
     assert directory.standing("a").failures == 0
 
 
+def test_the_last_failure_and_the_moment_of_the_last_change_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("gateway.endpoints.directory.time.time", lambda: now[0])
+    directory, found = Seen().directory, []
+    known_s = directory.standing("a").since_s
+    for probe in "x++xxx+":
+        now[0] += 1.0
+        if probe == "+":
+            directory.good("a")
+        else:
+            directory.failed("a", f"at {now[0]:.0f}")
+        standing = directory.standing("a")
+        found.append((probe, standing.up, standing.since_s, standing.failed_s, standing.failure))
+    assert found == [
+        ("x", False, known_s, 101.0, "at 101"),
+        ("+", True, 102.0, 101.0, "at 101"),
+        ("+", True, 102.0, 101.0, "at 101"),
+        ("x", True, 102.0, 104.0, "at 104"),
+        ("x", True, 102.0, 105.0, "at 105"),
+        ("x", False, 106.0, 106.0, "at 106"),
+        ("+", True, 107.0, 106.0, "at 106"),
+    ]
+
+
 def test_a_suspicion_is_told_once_until_a_probe_has_decided() -> None:
     seen = Seen()
     seen.directory.good("a")
