@@ -7,13 +7,14 @@ from typing import Final
 
 from gateway import tasks
 from gateway.callers import ServedModel
-from gateway.compose import EngineHead
+from gateway.compose import EngineHead, Priority
 from gateway.config import Config, Timers
 from gateway.config.fleet import Endpoint
 from gateway.config.process import Timeouts
+from gateway.config.tenant import CLASSES
 from gateway.describe import SPARSEST_BYTES_PER_TOKEN, takes
-from gateway.dialects.routes import ROUTES, Route
-from gateway.engines import ENGINES
+from gateway.dialects.routes import ROUTES, Kind, Route
+from gateway.engines import ENGINES, Engine
 from gateway.errors import GatewayError
 from gateway.http.coalesce import Coalescer
 from gateway.http.pool import ConnectFailed, EndpointConnections
@@ -55,8 +56,11 @@ class Backend:
         known = self._endpoint
         return (known.identity, known.api_key) == (endpoint.identity, endpoint.api_key)
 
-    def change(self, timeouts: Timeouts) -> None:
-        """The timers are these now."""
+    def change(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
+        """Fields and timers are these now."""
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            self._heads.clear()
         self.connections.idle_s = _idle_s(self.engine.keepalive_s, timeouts.upstream_keepalive_s) * timeouts.scale
 
     def head(self, route: Route) -> EngineHead:
@@ -65,6 +69,8 @@ class Backend:
         if head is None:
             head = EngineHead(self._path(route), self._endpoint.authority, self._endpoint.api_key, self._version)
             head.salted = route.name in self.engine.salted_routes
+            if self._endpoint.priority_field and route.kind is not Kind.TEXT:
+                head.priorities = _priorities(self.engine, route)
             self._heads[route.name] = head
         return head
 
@@ -116,8 +122,8 @@ class Backends:
             if self.by_name.get(name) is not backend:
                 backend.connections.retire()
                 self._retired.append(backend)
-        for backend in self.by_name.values():
-            backend.change(config.timeouts)
+        for each in config.endpoints:
+            self.by_name[each.name].change(each, config.timeouts)
 
     def _backend(self, endpoint: Endpoint, known: Backend | None) -> Backend:
         if known is not None and known.stands_for(endpoint):
@@ -156,6 +162,15 @@ def served_models(config: Config) -> Mapping[str, ServedModel]:
         )
         for name, model in config.models.items()
     }
+
+
+def _priorities(engine: Engine, route: Route) -> Mapping[str, Priority]:
+    """How an engine is told of each class that it comes before those of higher rank."""
+    told = {name: engine.priority * rank for rank, name in enumerate(CLASSES)}
+    if route.name == "messages" and engine.messages_priority is not None:
+        header = engine.messages_priority.encode()
+        return {name: (None, b"%b: %d\r\n" % (header, number)) for name, number in told.items()}
+    return {name: (number, b"") for name, number in told.items()}
 
 
 def _idle_s(engine_s: float | None, unknown_s: float) -> float:

@@ -6,7 +6,7 @@ Both are built from nothing. A client's field gets upstream only by name, and no
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.dialects.answers import ErrorAnswer
@@ -19,6 +19,7 @@ _TRACE: Final = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z")
 _ANTHROPIC_API: Final = Dialect.ANTHROPIC
 _TRACESTATE_BYTES: Final = 512
 _STRIPPED_BYTES: Final = 256
+Priority = tuple[int | None, bytes]  # what the body says, and the line of the head where it cannot
 Trace = tuple[bytes, bytes, bytes]  # trace id, flags and the line of `tracestate` of a client that traces
 
 
@@ -47,6 +48,7 @@ class EngineHead:
 
     def __init__(self, path: bytes, authority: str, api_key: str | None, version: str) -> None:
         self.salted = False  # whether the engine takes a `cache_salt` on this route
+        self.priorities: Mapping[str, Priority] | None = None  # by class, where the engine goes by them
         key = f"authorization: Bearer {api_key}\r\n" if api_key else ""
         self._constant = (
             b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\n"

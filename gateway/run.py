@@ -9,17 +9,16 @@ Nothing here decides where or when a request goes: the core does. No task, nothi
 """
 
 import asyncio
-from collections.abc import Mapping
-from copy import copy
 from typing import Final
 
 from gateway import describe
+from gateway.asking import Asking
 from gateway.backends import Backend, CrossedPartition
-from gateway.callers import Caller, urgency
+from gateway.callers import Caller
 from gateway.clock import monotonic
 from gateway.compose import EngineHead
 from gateway.dialects import quota
-from gateway.dialects.call import read, write
+from gateway.dialects.call import write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
 from gateway.errors import GatewayError
@@ -27,11 +26,9 @@ from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
 from gateway.relay.choose import choose
 from gateway.relay.end import COMPLETED, End, How
-from gateway.request import Request
 from gateway.telemetry.units import ms
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject
 from policies.events import Bounced, Cancelled, Cause, Finished, FirstToken, Outcome
-from policies.types import Band, InferenceRequest
 
 TEXT_AT_ONCE: Final = 2  # on one endpoint: these routes stall an engine's API process (CVE-2025-62426)
 
@@ -47,11 +44,10 @@ _TEXT: Final = Kind.TEXT
 _COMPLETED: Final = Outcome.COMPLETED
 
 
-class Run(Request):
+class Run(Asking):
     """One request on its way, and the owner of its attempts."""
 
     first_byte_by_s = 0.0  # on time.monotonic()
-    deadline_s = 0.0
     _backend: Backend  # of the last attempt
     _head: EngineHead  # what is the same of every request to it on this route
     _number = 0  # of the last attempt
@@ -109,29 +105,6 @@ class Run(Request):
         except Exception as error:
             self._fail(error)
 
-    def _describe(self) -> InferenceRequest:
-        exchange, record, wishes = self.exchange, self.record, self.wishes
-        record.bytes_in = exchange.body_bytes
-        pieces = exchange.body
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()  # the call holds it now; it stays counted until the answer begins
-        self._call = call = read(self.route, body, self.caller.rules)
-        record.stream, record.stripped = call.stream, call.stripped
-        self._model = model = self.caller.model(call)
-        record.model = model.name
-        if call.prompt_bytes > model.most_prompt_bytes:
-            raise describe.too_long(model)
-        if call.stream and not call.wants_usage:
-            self.strips_usage = True
-        received_s = exchange.received_s
-        self.deadline_s = deadline_s = received_s + wishes.total_s
-        self._arrived_s = arrived_s = self.services.tenants.used_s[self.caller.key] = monotonic()
-        record.read_ms = ms(arrived_s - received_s)
-        self.count()
-        counted = self.services.dispatcher.core.metering.counts_tokens
-        facts = (record.request_id, self.caller, counted, received_s, deadline_s)
-        return describe.request(call, model, wishes, facts)
-
     def _follow(self, decision: Decision | None) -> None:
         """Do what the core has decided, if it has."""
         if isinstance(decision, Dispatch):
@@ -173,18 +146,21 @@ class Run(Request):
         except BaseException:
             connection.abort()  # nobody else knows of it
             raise
-        rules, hide = self.services.relay_rules, self._backend.hide
-        self.attempt = attempt = Attempt(self, connection, rules, hide, choose)
+        self.attempt = attempt = Attempt(self, connection, self.services.relay_rules, self._backend.hide, choose)
         connection.send(head, body, attempt, now)
 
     def _message(self) -> tuple[bytes, bytes]:
         """What the engine is sent."""
-        call, model, head, wishes = self._call, self._model, self._head, self.wishes
+        call, model, head = self._call, self._model, self._head
         if call is None:
             raise RuntimeError("a request whose answer has begun is not sent again")
+        lines, priority = self.wishes.lines, None
+        if head.priorities is not None:
+            priority, line = head.priorities[self.record.band]
+            lines += line
         salt = self.caller.salt if head.salted else None
-        body = write(call, model.served_as, salt, describe.output_cap(call, model))
-        return head.render(self.services.ids.new(), wishes.trace, wishes.lines, len(body)), body
+        body = write(call, model.served_as, salt, describe.output_cap(call, model), priority)
+        return head.render(self.services.ids.new(), self.wishes.trace, lines, len(body)), body
 
     def _completed(self) -> None:
         self._close_try("finished")
@@ -285,14 +261,6 @@ class Run(Request):
         self._leave()
         self.refuse(error, "expired")
 
-    def is_of(self, caller: Caller, bands: Mapping[str, Band]) -> bool:
-        """Whether it is what it would be if it came now from this caller. Raises GatewayError: it would be refused."""
-        call, known = self._call, self.caller
-        if call is None or caller.model(call) != self._model:
-            return False
-        band = urgency(self.wishes.asked_band, caller, bands).band
-        return (caller.partition, caller.salt, band) == (known.partition, known.salt, self.wishes.band)
-
     def step_out(self) -> None:
         """Leave the queue, to `ask_again`."""
         request_id = self.record.request_id
@@ -304,21 +272,6 @@ class Run(Request):
             self._follow(self.services.dispatcher.arrive(self._described_anew(caller), self))
         except Exception as error:
             self._fail(error)
-
-    def _described_anew(self, caller: Caller) -> InferenceRequest:
-        call, record = self._call, self.record
-        if call is None:
-            raise RuntimeError("a request whose answer has begun does not wait")
-        self.caller = caller
-        self.wishes = copy(self.wishes)  # those of the head stay what they were
-        self.wishes.belong(caller, self.services.tenants.book, self.services.given.bands)
-        record.band = self.wishes.band
-        self._model = model = caller.model(call)
-        if call.prompt_bytes > model.most_prompt_bytes:
-            raise describe.too_long(model)
-        counted = self.services.dispatcher.core.metering.counts_tokens
-        facts = (record.request_id, caller, counted, self.exchange.received_s, self.deadline_s)
-        return describe.request(call, model, self.wishes, facts)
 
     # -- departure -------------------------------------------------------------------------------------------------
 

@@ -216,6 +216,9 @@ def _idle_fields(root: Mapping) -> Iterator[Problem]:
         if engine in ("trtllm", "openai") and endpoint.get("kv_events") is not None:
             message = f"means nothing with engine: {engine}, which publishes no such events"
             yield Problem(path=("endpoints", index, "kv_events"), message=message)
+        if engine in ("trtllm", "openai") and endpoint.get("priority_field") is True:
+            message = f"means nothing with engine: {engine}, which is sent no priority"
+            yield Problem(path=("endpoints", index, "priority_field"), message=message)
         for name, nothing in (("kv_events_replay", None), ("kv_events_ranks", 1)):
             if endpoint.get(name, nothing) != nothing and endpoint.get("kv_events") is None:
                 yield Problem(path=("endpoints", index, name), message="means nothing without kv_events")

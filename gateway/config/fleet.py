@@ -125,6 +125,11 @@ class Endpoint(Section):
         description="Tokens of one long prompt that the engine puts into a step beside others: vLLM's"
         " `--long-prefill-token-threshold`. 0: it has no such cap, and nothing is sent beside a long prompt.",
     )
+    priority_field: bool = Field(
+        False,
+        description="It runs requests by their `priority`: each is sent the rank of its class. vLLM: `--scheduling-policy"
+        " priority`; SGLang: `--enable-priority-scheduling` without `--schedule-low-priority-values-first`.",
+    )
     kv_events: Annotated[str, EventsUrl()] | None = Field(
         None,
         description="`tcp://host:port` where the engine publishes what enters and leaves its KV cache (vLLM, SGLang:"

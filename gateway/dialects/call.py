@@ -84,12 +84,15 @@ def read(route: Route, body: bytes, rules: FieldRules) -> Call:
         raise GatewayError(Reason.JSON_TOO_DEEP) from None
 
 
-def write(call: Call, served_as: str, salt: str | None, output_cap: int | None) -> bytes:
-    """The body sent upstream. `salt` None: the engine knows none. `output_cap`: the most tokens it may generate."""
+def write(call: Call, served_as: str, salt: str | None, output_cap: int | None, priority: int | None = None) -> bytes:
+    """The body sent upstream. `salt` None: the engine knows none. `output_cap`: the most tokens it may generate. `priority`
+    None: the engine does not go by it."""
     given, route = call.fields, call.route
     fields: dict[str, msgspec.Raw | str | bool | int] = {**given, "model": served_as}
     if salt is not None and route.kind is not _TEXT:
         fields["cache_salt"] = salt
+    if priority is not None:
+        fields["priority"] = priority
     if route.name == "responses" or "store" in given:
         fields["store"] = False
     if call.stream and not call.wants_usage and route.name in _USAGE_ROUTES:

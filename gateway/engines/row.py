@@ -26,6 +26,8 @@ class Engine:
 
     `health_s`: how long its health may take to be told though nothing is wrong; 0: it is told at once. `keepalive_s`: seconds after which it closes an idle connection, None = unknown (`timeouts.upstream_keepalive_s`
     holds then). `salted_routes`: names of the routes on which it takes `cache_salt`; elsewhere the field is not sent.
+    `priority`: 1 where it runs the lowest `priority` first, -1 where the highest, 0 where Forebay knows of none. `messages_priority`: the
+    header that says it on `/v1/messages`, None where its body does.
     `gauges` None: it has no metrics.
     """
 
@@ -34,6 +36,8 @@ class Engine:
     health_s: float
     keepalive_s: float | None
     salted_routes: frozenset[str]
+    priority: int
+    messages_priority: str | None
     tokenize_path: str | None
     detokenize_path: str | None
     metrics_path: str | None

@@ -107,7 +107,8 @@ def from_fields(route: str, data: dict[str, Any], markers: bool) -> Ask:
         raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
     ask.salt = _salt(data)
     ask.namespace = f"{ask.salt}\0{ask.model}"
-    ask.priority = integer(data, "priority", 0, least=-(1 << 63))
+    if route != "messages":  # whose model of a body has no such field; there the header says it
+        ask.priority = integer(data, "priority", 0, least=-(1 << 63))
     ask.interval = integer(data, "stream_interval", 1, least=1)
     ask.reads_cache = data.get("prompt_logprobs") is None
     if ask.max_tokens is not None and ask.min_tokens > ask.max_tokens:

@@ -343,6 +343,13 @@ def test_the_output_cap_is_written_where_none_was_given_or_lowered(
     assert {key: value for key, value in body.items() if key.startswith("max_")} == sent
 
 
+@pytest.mark.parametrize("priority", [0, 3, -3])
+def test_the_priority_of_a_body_is_the_gateways_or_none(priority: int) -> None:
+    call = read_as("chat", priority=7)
+    assert json.loads(write(call, *TARGET, priority))["priority"] == priority
+    assert "priority" not in written(call)
+
+
 def test_one_call_is_written_for_two_engines_without_a_trace_of_the_first() -> None:
     call = read_as("chat", stream=True)
     write(call, "one", "a", 1)

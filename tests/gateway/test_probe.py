@@ -304,6 +304,9 @@ def test_only_what_an_engine_is_known_to_take_is_sent_to_it() -> None:
         "trtllm": ["chat"],
         "openai": [],
     }
+    assert {name: engine.priority for name, engine in ENGINES.items()} == {
+        "vllm": 1, "sglang": -1, "trtllm": 0, "openai": 0,
+    }  # fmt: skip
     assert ENGINES["trtllm"].metrics_path != "/metrics"  # reading that one drains its statistics
 
 
