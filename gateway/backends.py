@@ -45,6 +45,7 @@ class Backend:
             coalescer,
             tls=ssl.create_default_context() if endpoint.tls else None,
         )
+        self.must_not_abort = endpoint.drain_on_abort
         self._endpoint = endpoint
         self._version = version
         self._suspect = suspect
@@ -61,6 +62,7 @@ class Backend:
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             self._heads.clear()
+            self.must_not_abort = endpoint.drain_on_abort
         self.connections.idle_s = _idle_s(self.engine.keepalive_s, timeouts.upstream_keepalive_s) * timeouts.scale
 
     def head(self, route: Route) -> EngineHead:

@@ -26,6 +26,7 @@ from gateway.http.upstream import UpstreamConnection
 from gateway.relay.attempt import Attempt
 from gateway.relay.choose import choose
 from gateway.relay.end import COMPLETED, End, How
+from gateway.relay.rest import Rest
 from gateway.telemetry.units import ms
 from policies.decisions import Decision, Dispatch, Evict, Fail, Reason, Reject
 from policies.events import Bounced, Cancelled, Cause, Finished, FirstToken, Outcome
@@ -54,6 +55,7 @@ class Run(Asking):
     _admitted = False  # told to the core
     _trying = False  # an attempt was begun and has not been counted
     _connecting: asyncio.Task[None] | None = None
+    _lost: Reason = Reason.CLIENT_CLOSED  # why the client is gone
 
     @property
     def deadline_reason(self) -> Reason:
@@ -179,8 +181,8 @@ class Run(Asking):
         if end.how is _BOUNCED:
             self._bounced(end)
             return
-        reason = end.reason if end.error is None else end.error.reason
-        self._settle(Outcome.REFUSED if reason is Reason.BACKEND_REJECTED else Outcome.FAILED)
+        self._settle(_outcome(end))
+        reason = _reason(end)
         metrics.upstream_failed(self._backend.name, reason)
         if end.error is not None:
             self.refuse(end.error, "failed")
@@ -249,6 +251,10 @@ class Run(Asking):
         if not self._ended:
             self.services.dispatcher.handle(FirstToken(request_id=self.record.request_id, attempt=self._number))
 
+    def _prefilled(self) -> None:
+        """The same, when its client has left: nobody has seen a token."""
+        self.services.dispatcher.handle(FirstToken(request_id=self.record.request_id, attempt=self._number))
+
     # -- a new configuration ---------------------------------------------------------------------------------------
 
     @property
@@ -284,13 +290,33 @@ class Run(Asking):
             super().interrupt(reason)
 
     def gone(self, stalled: bool) -> None:
-        """The client left, or reads nothing: give everything back in this very turn of the loop."""
+        """The client left, or reads nothing: give everything back in this very turn of the loop; or when the answer is read, where
+        an engine must not be aborted."""
         if self._ended:
             return
         self.record.stage = self._stage()
+        self._lost = Reason.CLIENT_STALLED if stalled else Reason.CLIENT_CLOSED
+        attempt = self.attempt
+        if attempt is not None and attempt.connection is not None and self._backend.must_not_abort:
+            self._call = None  # there will be no further attempt
+            attempt.read_out(Rest(self, self._prefilled, self._read_out))
+            return
         self._leave()
-        reason = Reason.CLIENT_STALLED if stalled else Reason.CLIENT_CLOSED
-        self.end(499, "cancelled" if self._counted else "", reason)
+        self.end(499, "cancelled" if self._counted else "", self._lost)
+
+    def _read_out(self, end: End) -> None:
+        """What was still to come for a client that had left is read, or cannot be."""
+        try:
+            if end is COMPLETED:
+                self._close_try("finished")
+                self._settle(_COMPLETED)
+            else:
+                self._close_try("stale_resent" if end.stale else _RESULTS[end.how])
+                self._settle(_outcome(end))
+                self.services.metrics.upstream_failed(self._backend.name, _reason(end))
+            self.end(499, "cancelled", self._lost)
+        except Exception as error:
+            self._fail(error)
 
     def _stage(self) -> str:
         attempt = self.attempt
@@ -301,3 +327,14 @@ class Run(Asking):
         if attempt is None or attempt.connection is None:
             return "connect"
         return "stream" if attempt.committed else "sent"
+
+
+def _reason(end: End) -> str:
+    """Why an attempt went wrong, for the count of such things."""
+    if end.how is _BOUNCED:
+        return end.cause
+    return end.reason if end.error is None else end.error.reason
+
+
+def _outcome(end: End) -> Outcome:
+    return Outcome.REFUSED if _reason(end) is Reason.BACKEND_REJECTED else Outcome.FAILED

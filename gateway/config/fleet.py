@@ -130,6 +130,11 @@ class Endpoint(Section):
         description="It runs requests by their `priority`: each is sent the rank of its class. vLLM: `--scheduling-policy"
         " priority`; SGLang: `--enable-priority-scheduling` without `--schedule-low-priority-values-first`.",
     )
+    drain_on_abort: bool = Field(
+        False,
+        description="It does not bear that a client leaves: what it still says then is read to its end and thrown away, in place of a"
+        " closed connection. Until then the request holds its place and its slot.",
+    )
     kv_events: Annotated[str, EventsUrl()] | None = Field(
         None,
         description="`tcp://host:port` where the engine publishes what enters and leaves its KV cache (vLLM, SGLang:"

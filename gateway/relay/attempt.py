@@ -65,6 +65,9 @@ class Body(Sink, Protocol):
     def add_up(self) -> None:
         """Bring the attempt's counts up to date."""
 
+    def mute(self) -> None:
+        """Write to the client no more."""
+
 
 Choose = Callable[["Attempt", int, dict[bytes, bytes]], Body]
 
@@ -141,6 +144,13 @@ class Attempt:
         else:
             self.exchange.break_off()
         self.finish(End(How.BROKEN, reason=reason))
+
+    def read_out(self, owner: Owner) -> None:
+        """The client has left: what is still to come is read for `owner`, and thrown away."""
+        self.owner = owner
+        if self._reader is not None:
+            self._reader.mute()
+        self.resume()
 
     def drop(self) -> None:
         """Close the engine's connection if it is still ours: the engine stops working for nobody."""

@@ -38,6 +38,9 @@ class _Whole:
     def add_up(self) -> None:
         """Nothing is counted apart."""
 
+    def mute(self) -> None:
+        """Whatever is written goes through the client's exchange, which knows that it has left."""
+
     def check(self, now: float) -> None:
         """The attempt's own timers are enough."""
 

@@ -187,6 +187,13 @@ class StreamReader:
         """An empty line, when part of an event has been sent."""
         return b"\n\n" if self._flowing else b""
 
+    def mute(self) -> None:
+        """The client has left: what passed by unread has to be read from now on. All else goes through its exchange."""
+        self.add_up()
+        self._forward = None
+        if self._shape is not None:
+            self._shape.forward = None
+
     def ping(self) -> None:
         """Write a comment, but only between two events."""
         if self._steady and not self._ended:
