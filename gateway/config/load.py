@@ -20,7 +20,7 @@ from gateway.config.inherit import is_inherited, merged
 from gateway.config.problems import ConfigError, ConfigErrors, Path, Problem, did_you_mean, shown, written
 from gateway.config.schema import at
 from gateway.config.section import Section
-from gateway.config.tenant import Tenant
+from gateway.config.tenant import CLASSES, Tenant
 from gateway.config.tree import Config
 
 __all__ = ["MAX_BYTES", "Loaded", "load", "load_document", "read"]
@@ -215,6 +215,13 @@ def _problem(detail: ErrorDetails, model: type[Section]) -> Problem:
     return Problem(path=path, message=_words(detail, model), at_key=detail["type"] == "extra_forbidden")
 
 
+def _hint(path: Path, model: type[Section]) -> str:
+    """What may have been meant; or why there is no such field, where that is a decision (docs/adr/0023)."""
+    if path[0] == "classes" and path[2:] == ("rank",) and path[1] in CLASSES:
+        return f": the order of the classes is fixed, {', '.join(CLASSES)}"
+    return did_you_mean(str(path[-1]), list(at(path[:-1], model).get("properties", ())))
+
+
 def _words(detail: ErrorDetails, model: type[Section]) -> str:
     value: Any = detail["input"]
     path: Path = detail["loc"]
@@ -224,7 +231,7 @@ def _words(detail: ErrorDetails, model: type[Section]) -> str:
         case "missing":
             return "required"
         case "extra_forbidden":
-            return f"unknown key{did_you_mean(str(path[-1]), list(at(path[:-1], model).get('properties', ())))}"
+            return f"unknown key{_hint(path, model)}"
         case "model_type" | "dict_type":
             return f"must be a mapping of fields, not {shown(value)}"
         case "tuple_type":

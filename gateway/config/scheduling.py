@@ -118,7 +118,7 @@ Class = Critical | Interactive | Standard | Batch
 
 
 class Classes(Section):
-    """The built-in priority classes, the most urgent first: the position is the rank."""
+    """The built-in priority classes, the most urgent first; their order is fixed (ADR 23)."""
 
     critical: Critical = all_defaults(Critical)
     interactive: Interactive = all_defaults(Interactive)
