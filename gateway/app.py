@@ -5,7 +5,7 @@ import contextlib
 import gc
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version as installed_version
 
@@ -19,8 +19,6 @@ from gateway.admin.operations import Configured, Phase, Reloaded
 from gateway.backends import Backends
 from gateway.config import Loaded
 from gateway.dispatcher import Dispatcher
-from gateway.endpoints.directory import Standing
-from gateway.endpoints.scrape import Report
 from gateway.explain import Explain
 from gateway.http.server import Server
 from gateway.http.shared import Shared
@@ -80,7 +78,7 @@ class Gateway:
         self._recorder, self._explain = assembly.open_journal(config, self._replica), Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events, self._replica)
-        roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._began.replicas)
+        roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._replica)
         self._syncer = assembly.open_store(self._began, self._dispatcher, self._events, self._metrics, roster.divide)
         self._roster, self._backends = roster, Backends(config, self._version, roster.suspect)
         self._services = Services(
@@ -107,6 +105,8 @@ class Gateway:
         )
         parts.syncer = self._syncer
         self._reloader = Reloader(self._loaded, self._began, parts)
+        self.standings, self.reports = roster.standings, roster.reports
+        self.drain_endpoint, self.undrain_endpoint = roster.drain, roster.undrain
         self.block_key = blocking.Blocking(self._services, self._syncer).block
         self._watch()
 
@@ -138,6 +138,7 @@ class Gateway:
         self._phase, self._services.ready = "serving", True
         self._line.watch(lambda: self.start_drain("the end of the supervisor"))
         self._line.say("serving")
+        self._roster.recall()  # who was drained while this process started was not told to it
         try:
             await self._stop.wait()
             await self._drain()
@@ -274,14 +275,6 @@ class Gateway:
     def endpoints(self) -> Sequence[EndpointView]:
         """Every endpoint the core knows."""
         return self._core.endpoints()
-
-    def standings(self) -> Sequence[tuple[str, Standing]]:
-        """What probes have told."""
-        return self._roster.standings()
-
-    def reports(self) -> Iterable[Report]:
-        """What engines have told of themselves."""
-        return self._roster.reports()
 
     async def reload(self, by: str) -> Reloaded:
         """Take over what the files say now."""

@@ -3,6 +3,9 @@
 An endpoint is made known with the operator's bounds as soon as a probe finds it well. What it tells of itself comes
 a moment later: its context and the size of its KV cache then go to the core as new bounds of the same endpoint.
 
+One that an operator has drained is down for the core and for nobody else: probes and scrapes go on, so that it can be used
+at once when it is given back, and nothing they find gives it back.
+
 Bounds are an engine's, whoever sends to it. So each of several replicas is given its part of them: of the workers of one
 command from the start, of all that a store knows as they come and go (tenancy.md 8.4).
 """
@@ -16,9 +19,11 @@ from gateway.endpoints.directory import Directory, Standing
 from gateway.endpoints.exposition import Load
 from gateway.endpoints.kv_events import KvEvents
 from gateway.endpoints.kv_feed import Feed, Source
+from gateway.endpoints.marks import Marks
 from gateway.endpoints.probe import Prober, ProbeTarget
 from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
+from gateway.replica import Replica, replicas
 from gateway.telemetry.log import EventLog
 from policies.events import CacheCleared, CacheTurned, EndpointDown, EndpointUp, LoadObserved
 from policies.types import Endpoint
@@ -28,10 +33,11 @@ class Roster:
     """All endpoints of a configuration, looked after from `start` to `close`."""
 
     def __init__(
-        self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog, workers: int = 1
+        self, config: Config, timers: Timers, dispatcher: Dispatcher, events: EventLog, replica: Replica | None = None
     ) -> None:
         self._config = config
-        self._workers = workers
+        self._workers = replicas(replica)
+        self._marks = Marks(replica.folder if replica is not None else None)
         self._told = 0  # replicas, by the store
         self._endpoints = self._described(config)
         self._urls = {endpoint.name: endpoint.url for endpoint in config.endpoints}
@@ -48,6 +54,7 @@ class Roster:
 
     def start(self) -> None:
         """Begin to look. Needs a running loop."""
+        self.recall()
         self._scraper.start()
         self._prober.start()
         self._kv_events.start()
@@ -66,10 +73,28 @@ class Roster:
         engines = {each.name: each.identity for each in self._config.endpoints}
         return {each.name for each in config.endpoints if engines.get(each.name) == each.identity}
 
+    def recall(self) -> None:
+        """Drain what was drained before this process was there."""
+        for endpoint in self._config.endpoints:
+            if self._marks.has(endpoint):
+                self.drain(endpoint.name, "the worker before")
+
+    def drain(self, name: str, by: str) -> bool:
+        """Send nothing new to it; what runs there ends there. Again is harmless. False: there is none of this name."""
+        return self._set_drained(name, True, by)
+
+    def undrain(self, name: str, by: str) -> bool:
+        """Send to it again when it is well. Again is harmless. False: there is none of this name."""
+        return self._set_drained(name, False, by)
+
     def change(self, config: Config, timers: Timers, well: Collection[str]) -> None:
         """The endpoints are these now. One that is gone, or is another under an old name, gets nothing new: what runs
-        there ends there. One that is the same with other bounds has them at once."""
-        kept, self._config = self._kept(config), config
+        there ends there. One that is the same with other bounds has them at once, and is drained if it was."""
+        kept = self._kept(config)
+        for endpoint in self._config.endpoints:
+            if endpoint.name not in kept:
+                self._marks.set(endpoint, False)
+        self._config = config
         for name, _ in self._directory.standings():
             if name not in kept:
                 self._remove(name)
@@ -94,7 +119,7 @@ class Roster:
         """Those of `kept` that are in service have their new bounds at once."""
         for name in kept:
             changed = self._endpoints[name] != known[name]
-            if changed and self._directory.standing(name).up and not self._is_awaited(name):
+            if changed and self._may_be_used(name):
                 self._tell(name, self._scraper.facts(name))
 
     async def close(self) -> None:
@@ -150,8 +175,26 @@ class Roster:
         if self._is_awaited(name):
             return
         self._events.info("endpoint up", endpoint=name)
-        self._dispatcher.handle(EndpointUp(endpoint=self._endpoints[name]))
+        if not self._directory.standing(name).drained:
+            self._dispatcher.handle(EndpointUp(endpoint=self._endpoints[name]))
         self._scraper.up(name)
+
+    def _set_drained(self, name: str, drained: bool, by: str) -> bool:
+        endpoint = next((each for each in self._config.endpoints if each.name == name), None)
+        if endpoint is None:
+            return False
+        self._marks.set(endpoint, drained)
+        if self._directory.set_drained(name, drained):
+            self._events.info("endpoint drained" if drained else "endpoint undrained", endpoint=name, by=by)
+            if drained:
+                self._dispatcher.handle(EndpointDown(name=name))
+            elif self._may_be_used(name):
+                self._tell(name, self._scraper.facts(name))
+        return True
+
+    def _may_be_used(self, name: str) -> bool:
+        standing = self._directory.standing(name)
+        return standing.up and not standing.drained and not self._is_awaited(name)
 
     def _is_awaited(self, name: str) -> bool:
         """Whether its hardware still is another partition's: it is drained first."""
@@ -167,7 +210,8 @@ class Roster:
     def _facts(self, name: str, facts: Facts) -> None:
         told = {"context": facts.context_tokens, "kv": facts.kv_tokens, "block": facts.block_tokens}
         self._events.info("endpoint known", endpoint=name, **told)
-        self._tell(name, facts)
+        if self._may_be_used(name):
+            self._tell(name, facts)
 
     def _tell(self, name: str, facts: Facts) -> None:
         known = replace(self._endpoints[name], context_tokens=facts.context_tokens, kv_tokens=facts.kv_tokens)

@@ -10,7 +10,7 @@ from aiohttp import web
 from gateway import usage
 from gateway.admin import answers
 from gateway.admin.access import Access
-from gateway.admin.fleet import fleet
+from gateway.admin.fleet import fleet, member
 from gateway.admin.operations import Operations, Role
 from gateway.config.effective import tenant_in_force
 from gateway.telemetry import render
@@ -56,6 +56,8 @@ def make_app(operations: Operations, access: Access, *, version: str = "", summe
     app.router.add_get("/admin/v1/tenants/{tenant}/usage", _guarded("read", _usage))
     app.router.add_get("/admin/v1/keys", _guarded("read", _keys))
     app.router.add_post("/admin/v1/keys/{key}/block", _guarded("operate", _block))
+    app.router.add_post("/admin/v1/fleet/{endpoint}/drain", _guarded("operate", _drain_endpoint))
+    app.router.add_post("/admin/v1/fleet/{endpoint}/undrain", _guarded("operate", _undrain_endpoint))
     app.router.add_post("/admin/v1/drain", _guarded("operate", _drain))
     return app
 
@@ -113,6 +115,21 @@ async def _queues(request: web.Request) -> web.Response:
 
 async def _fleet(request: web.Request) -> web.Response:
     return answers.json_answer(fleet(request.app[OPERATIONS]))
+
+
+async def _drain_endpoint(request: web.Request) -> web.Response:
+    return _turned(request, request.app[OPERATIONS].drain_endpoint)
+
+
+async def _undrain_endpoint(request: web.Request) -> web.Response:
+    return _turned(request, request.app[OPERATIONS].undrain_endpoint)
+
+
+def _turned(request: web.Request, turn: Callable[[str, str], bool]) -> web.Response:
+    name = request.match_info["endpoint"]
+    if not turn(name, _who(request)):
+        return answers.error_answer(404, "unknown_endpoint", "There is no such endpoint.")
+    return answers.json_answer(member(request.app[OPERATIONS], name))
 
 
 async def _explain(request: web.Request) -> web.Response:

@@ -27,6 +27,12 @@ def fleet(operations: Operations) -> dict[str, Any]:
     }
 
 
+def member(operations: Operations, name: str) -> dict[str, Any]:
+    """What has become of one of them."""
+    standing = dict(operations.standings())[name]
+    return {"name": name, "state": _state(standing), "since": moment(standing.since_s)}
+
+
 def _configured(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "name": endpoint.name,
@@ -40,11 +46,16 @@ def _configured(endpoint: Endpoint) -> dict[str, Any]:
 def _standing(standing: Standing) -> dict[str, Any]:
     failed = {"at": moment(standing.failed_s), "cause": standing.failure} if standing.failure else None
     return {
-        "state": "up" if standing.up else "down",
+        "state": _state(standing),
         "since": moment(standing.since_s),
+        "healthy": standing.up,
         "suspected": standing.suspected,
         "last_failure": failed,
     }
+
+
+def _state(standing: Standing) -> str:
+    return "draining" if standing.drained else "up" if standing.up else "down"
 
 
 def _told(report: Report) -> dict[str, Any]:

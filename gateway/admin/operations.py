@@ -89,6 +89,14 @@ class Operations(Protocol):
         """Let a key open nothing any more, in every replica. False: there is none with this id."""
         ...
 
+    def drain_endpoint(self, name: str, by: str) -> bool:
+        """Send nothing new to an endpoint. False: there is none of this name. `by`: the id of the token, for the log."""
+        ...
+
+    def undrain_endpoint(self, name: str, by: str) -> bool:
+        """Send to it again."""
+        ...
+
     def explain(self, request_id: str) -> Mapping[str, object] | None:
         """What became of a request and why; None when nothing is known of it."""
         ...

@@ -2,7 +2,8 @@
 
 Up after one good probe, down after `FAILURES` failed ones in a row: one blip ejects nothing, and a death is certain
 before anybody acts on it. An endpoint that was never reached is not up. Only probes decide; a failed request is merely
-a reason to probe sooner (`suspect`), because it may have been the request's own fault.
+a reason to probe sooner (`suspect`), because it may have been the request's own fault. One that an operator has taken out
+is probed like any other, and is `drained` however well it is.
 """
 
 import time
@@ -16,10 +17,11 @@ FAILURES = 3  # http.md 9
 class Standing:
     """What probes have told about one endpoint. `cause`: why the last one failed, "" after a good one.
 
-    Times are Unix time: it is what it is `since_s`, and the last failed probe, of `failed_s`, failed because of `failure`.
+    Times are Unix time: it is up, down or drained `since_s`, and the last failed probe, of `failed_s`, failed because of `failure`.
     """
 
     up: bool = False
+    drained: bool = False
     since_s: float = field(default_factory=time.time)
     suspected: bool = False
     failures: int = 0  # in a row
@@ -60,7 +62,7 @@ class Directory:
         standing.cause = ""
         standing.suspected = False
         if not standing.up:
-            standing.up, standing.since_s = True, time.time()
+            _turn(standing, up=True)
             self._on_up(name)
 
     def failed(self, name: str, cause: str) -> None:
@@ -71,9 +73,17 @@ class Directory:
         standing.cause = standing.failure = cause
         standing.failed_s = time.time()
         if standing.up and standing.failures >= FAILURES:
-            standing.up, standing.since_s = False, standing.failed_s
+            _turn(standing, up=False)
             standing.suspected = False
             self._on_down(name)
+
+    def set_drained(self, name: str, drained: bool) -> bool:
+        """An operator takes it out, or gives it back. Whether that is another state than before."""
+        standing = self._standings[name]
+        if standing.drained is drained:
+            return False
+        standing.drained, standing.since_s = drained, time.time()
+        return True
 
     def suspect(self, name: str) -> None:
         """A request could not reach this endpoint: have probes decide soon, if they have not already."""
@@ -81,3 +91,9 @@ class Directory:
         if standing is not None and standing.up and not standing.suspected:
             standing.suspected = True
             self.on_suspect(name)
+
+
+def _turn(standing: Standing, *, up: bool) -> None:
+    standing.up = up
+    if not standing.drained:
+        standing.since_s = time.time()

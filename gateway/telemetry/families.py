@@ -145,7 +145,13 @@ QUEUE_REQUESTS = _gauge("forebay_queue_requests", "pool tenant class", "Requests
 QUEUE_BYTES = _gauge("forebay_queue_bytes", "pool tenant class", "Bytes of the bodies that wait, by queue.")
 QUEUE_OLDEST = _gauge("forebay_queue_oldest_seconds", "pool tenant class", "Age of the oldest waiting request.", "max")
 ATTEMPTS_OPEN = _gauge("forebay_attempts_open", "", "Tries that have not ended.")
-ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint may be used.", "min")
+ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint is well, as its probes find.", "min")
+ENDPOINT_DRAINED = _gauge(
+    "forebay_endpoint_drained",
+    "endpoint",
+    "1 = an operator has drained it: it gets nothing new, however well it is.",
+    "max",
+)
 ENDPOINT_SEQUENCES = _gauge("forebay_endpoint_sequences", "endpoint", "Sequences outstanding on the endpoint.")
 ENDPOINT_PREFILL = _gauge(
     "forebay_endpoint_prefill_tokens", "endpoint", "Prompt tokens outstanding whose prefill is not known to be done."

@@ -56,6 +56,8 @@ class StandingView(Protocol):
     @property
     def up(self) -> bool: ...
     @property
+    def drained(self) -> bool: ...
+    @property
     def probes_good(self) -> int: ...
     @property
     def probes_failed(self) -> int: ...
@@ -185,6 +187,7 @@ def watch_probes(metrics: Metrics, standings: Callable[[], Iterable[tuple[str, S
             yield (name, "failed"), standing.probes_failed
 
     metrics.watch(families.ENDPOINT_UP, lambda: [((name,), standing.up) for name, standing in standings()])
+    metrics.watch(families.ENDPOINT_DRAINED, lambda: [((name,), standing.drained) for name, standing in standings()])
     metrics.watch(families.PROBES, probes)
 
 

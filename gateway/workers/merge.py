@@ -33,6 +33,11 @@ def fleet(bodies: Sequence[Body]) -> dict[str, Any]:
     return {"endpoints": _by(["name"], bodies, "endpoints", _member)}
 
 
+def member(bodies: Sequence[Body]) -> dict[str, Any]:
+    """The worst state of one endpoint."""
+    return dict(max(bodies, key=lambda body: (_STATES.index(body["state"]), body["since"])))
+
+
 def reload(bodies: Sequence[Body]) -> dict[str, Any]:
     """One worker may have seen the change before it was told: what any of them has changed."""
     changed = dict.fromkeys(name for body in bodies for name in body["changed"])
@@ -80,7 +85,7 @@ def keys(bodies: Sequence[Body]) -> dict[str, Any]:
 
 _COUNTED = ("held", "reserved", "extra", "refunded", "settled", "written_off")
 _PHASES = ("serving", "starting", "draining")
-_STATES = ("up", "down")  # the worst is last
+_STATES = ("up", "down", "draining")  # the worst is last
 
 
 def _by(
@@ -119,13 +124,14 @@ def _endpoint(views: list[Body]) -> dict[str, Any]:
 
 
 def _member(views: list[Body]) -> dict[str, Any]:
-    state = max((view["state"] for view in views), key=_STATES.index)
+    worst = member(views)
     failures = [view["last_failure"] for view in views if view["last_failure"]]
     found = [view["found"] for view in views]
     return {
         **views[0],
-        "state": state,
-        "since": max(view["since"] for view in views if view["state"] == state),
+        "state": worst["state"],
+        "since": worst["since"],
+        "healthy": all(view["healthy"] for view in views),
         "suspected": any(view["suspected"] for view in views),
         "last_failure": max(failures, key=itemgetter("at"), default=None),
         "outstanding": _outstanding(views),

@@ -61,6 +61,8 @@ class Panel:
         app.router.add_get("/admin/v1/keys", self._keys)
         app.router.add_post("/admin/v1/reload", self._reload)
         app.router.add_post("/admin/v1/keys/{key}/block", self._block)
+        app.router.add_post("/admin/v1/fleet/{endpoint}/drain", self._turn_endpoint)
+        app.router.add_post("/admin/v1/fleet/{endpoint}/undrain", self._turn_endpoint)
         app.router.add_post("/admin/v1/drain", self._drain)
         return app
 
@@ -100,6 +102,17 @@ class Panel:
 
     async def _fleet(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.fleet)
+
+    async def _turn_endpoint(self, request: web.Request) -> web.Response:
+        """Drained or undrained by all, also by one that has begun to serve meanwhile."""
+        while True:
+            serving = self._serving()
+            answer = await self._merged(request, merge.member)
+            if self._serving() <= serving:
+                return answer
+
+    def _serving(self) -> set[int]:
+        return {slot.pid for slot in self._slots if slot.state == "serving"}
 
     async def _usage(self, request: web.Request) -> web.Response:
         return await self._merged(request, merge.usage)

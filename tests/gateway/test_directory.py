@@ -87,6 +87,39 @@ def test_the_last_failure_and_the_moment_of_the_last_change_are_kept(monkeypatch
     ]
 
 
+def test_probes_go_on_while_it_is_drained_and_change_nothing_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("gateway.endpoints.directory.time.time", lambda: now[0])
+    seen, found = Seen(), []
+    standing = seen.directory.standing("a")
+    for step in "+DDxxx+UUxxxDU":
+        now[0] += 1.0
+        if step in "DU":
+            news = seen.directory.set_drained("a", step == "D")
+        elif step == "+":
+            news = seen.directory.good("a")
+        else:
+            news = seen.directory.failed("a", "timeout")
+        found.append((step, news, standing.drained, standing.up, standing.since_s))
+    assert found == [
+        ("+", None, False, True, 101.0),
+        ("D", True, True, True, 102.0),
+        ("D", False, True, True, 102.0),
+        ("x", None, True, True, 102.0),
+        ("x", None, True, True, 102.0),
+        ("x", None, True, False, 102.0),
+        ("+", None, True, True, 102.0),
+        ("U", True, False, True, 108.0),
+        ("U", False, False, True, 108.0),
+        ("x", None, False, True, 108.0),
+        ("x", None, False, True, 108.0),
+        ("x", None, False, False, 112.0),
+        ("D", True, True, False, 113.0),
+        ("U", True, False, False, 114.0),
+    ]
+    assert seen.changes == ["up a", "down a", "up a", "down a"]
+
+
 def test_a_suspicion_is_told_once_until_a_probe_has_decided() -> None:
     seen = Seen()
     seen.directory.good("a")

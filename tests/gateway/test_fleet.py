@@ -4,17 +4,18 @@ import hashlib
 import json
 import time
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit import wire
 from tests.kit.gateway import ADMIN_TOKEN, Gateway
 from tests.kit.http_reader import Response
 from tests.kit.processes import until_async
 from tests.kit.script_engine import Wait
 from tests.kit.stage import Stage, stage
-from tests.kit.wire import echo
 
 READ = "kit-read-token"
 TOKENS = [
@@ -56,13 +57,15 @@ async def until_state(one: Stage, name: str, state: str) -> dict[str, Any]:
 async def test_every_endpoint_is_shown_with_what_is_configured_found_and_outstanding(tmp_path: Path) -> None:
     began_s = time.time()
     async with stage(tmp_path, engines=2, endpoint={"max_seqs": 32, "max_prefill_tokens": 4096}, **QUICK) as one:
-        one.engine.metrics = lambda: [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(PAGE) + PAGE]
-        one.engines[1].metrics = lambda: [b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"]
+        looks = count(1)
+        one.engine.metrics = lambda: [wire.answer(PAGE.replace(b"} 1\n", b"} %d\n" % next(looks)))]  # figures that move
+        one.engines[1].metrics = lambda: [wire.answer(b"", status=404)]
         for engine in one.engines:
-            engine.answer = lambda seen: [Wait(30.0), *echo(seen)]
+            engine.answer = lambda seen: [Wait(30.0), *wire.echo(seen)]
 
         async def found() -> bool:
-            return bool((await members(one.gateway))["e0"]["found"]["kv_tokens"] == 16_000)
+            both = await members(one.gateway)
+            return both["e0"]["found"]["kv_tokens"] == 16_000 and both["e1"]["load"] is None
 
         await until_async(found, 10.0, "what it told is not shown")
         connection = await one.begin("chat", "a long one " * 800)
@@ -79,14 +82,20 @@ async def test_every_endpoint_is_shown_with_what_is_configured_found_and_outstan
         first, second = both["e0"], both["e1"]
         assert first["url"] == one.engine.url and second["url"] == one.engines[1].url
         assert (first["engine"], first["pools"], first["partition"]) == ("vllm", ["main", "emb"], "shared")
-        assert (first["state"], first["suspected"], first["last_failure"]) == ("up", False, None)
+        assert (first["state"], first["healthy"], first["suspected"], first["last_failure"]) == (
+            "up",
+            True,
+            False,
+            None,
+        )
         assert began_s - 1.0 < unix_s(first["since"]) < time.time() + 1.0
         assert {each["outstanding"]["max_seqs"] for each in both.values()} == {32}
         assert {each["outstanding"]["max_prefill_tokens"] for each in both.values()} == {4096}
         assert 0.0 <= first["load"].pop("age_s") < 5.0
-        assert first["load"] == {"running": 3, "waiting": 1, "kv_usage": 0.25}
+        assert first["load"].pop("waiting") > 0
+        assert first["load"] == {"running": 3, "kv_usage": 0.25}
         assert first["found"] == {"context_tokens": None, "kv_tokens": 16_000, "block_tokens": 16}
-        assert second["load"] is None
+        assert (second["load"], second["stale"]) == (None, True)
         assert second["found"] == {"context_tokens": None, "kv_tokens": None, "block_tokens": None}
 
 
@@ -106,7 +115,11 @@ async def test_the_last_failure_stays_to_be_read_when_the_endpoint_is_back(tmp_p
 
 @pytest.mark.parametrize(
     ("method", "path", "nobody", "read", "operate"),
-    [("GET", "/admin/v1/fleet", (401, "unauthorized"), (200, ""), (200, ""))],
+    [
+        ("GET", "/admin/v1/fleet", (401, "unauthorized"), (200, ""), (200, "")),
+        ("POST", "/admin/v1/fleet/e0/drain", (401, "unauthorized"), (403, "forbidden"), (200, "")),
+        ("POST", "/admin/v1/fleet/e0/undrain", (401, "unauthorized"), (403, "forbidden"), (200, "")),
+    ],
 )
 async def test_each_path_asks_for_its_role(
     tmp_path: Path, method: str, path: str, nobody: object, read: object, operate: object

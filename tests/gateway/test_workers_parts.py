@@ -153,14 +153,16 @@ def test_health_adds_up_what_is_counted_and_shows_what_worries_most() -> None:
 def member(**changes: Any) -> dict[str, Any]:
     outstanding = {"sequences": 1, "max_seqs": 32, "prefill_tokens": 70, "max_prefill_tokens": 4096}
     made = {"name": "e0", "url": "http://h:1", "engine": "vllm", "pools": ["main"], "partition": "shared"}
-    standing = {"state": "up", "since": "2026-01-01", "suspected": False, "last_failure": None}
+    standing = {"state": "up", "since": "2026-01-01", "healthy": True, "suspected": False, "last_failure": None}
     told = {"load": {"running": 3, "age_s": 0.4}, "stale": False, "found": {"kv_tokens": None, "block_tokens": 16}}
     return {**made, **standing, "outstanding": outstanding, **told, **changes}
 
 
 def test_a_fleet_adds_up_what_runs_and_is_as_well_as_the_worker_that_finds_it_worst() -> None:
     failure = {"at": "2026-01-02", "cause": "timeout"}
-    down = member(state="down", since="2026-01-02", last_failure=failure, outstanding=None, load=None, stale=True)
+    down = member(
+        state="down", since="2026-01-02", healthy=False, last_failure=failure, outstanding=None, load=None, stale=True
+    )
     newer = member(
         since="2026-01-03",
         suspected=True,
@@ -171,7 +173,15 @@ def test_a_fleet_adds_up_what_runs_and_is_as_well_as_the_worker_that_finds_it_wo
     doubled = {name: 2 * value for name, value in member()["outstanding"].items()}
     assert both == {**newer, "outstanding": doubled}
     (worse,) = merge.fleet([{"endpoints": [member()]}, {"endpoints": [down]}])["endpoints"]
-    assert worse == {**member(), "state": "down", "since": "2026-01-02", "last_failure": failure}
+    assert worse == {**member(), "state": "down", "since": "2026-01-02", "healthy": False, "last_failure": failure}
+    drained = member(state="draining", since="2026-01-01")
+    assert merge.fleet([{"endpoints": [down]}, {"endpoints": [drained]}])["endpoints"][0]["state"] == "draining"
+    assert (
+        merge.member(
+            [{"name": "e0", "state": "up", "since": "2"}, told := {"name": "e0", "state": "down", "since": "1"}]
+        )
+        == told
+    )
 
 
 def test_queues_of_one_tenant_are_one_queue() -> None:

@@ -30,6 +30,7 @@ class End(Enum):
     HANG = "hang"
 
 
+ACCEPT_TURNS = 4  # of the loop, until one that was accepted is among the open connections
 FIN, RST, HANG = End.FIN, End.RST, End.HANG
 Step = bytes | Wait | End
 
@@ -133,6 +134,8 @@ class ScriptEngine:
         self.stop_listening()
         for filler in self._fillers:
             filler.close()
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         tasks = [connection.task for connection in self.open_connections if connection.task is not None]
         self.drop_connections()
         for task in tasks:
