@@ -37,7 +37,7 @@ from policies.core import Core
 from policies.decisions import Reason
 from policies.events import LengthsRestored, SettingsChanged
 from policies.metering import Metering
-from policies.state.views import EndpointView, FlowView, Totals
+from policies.state.views import EndpointView, FlowView, ShareView, Totals
 
 EVICT_BEFORE_END_S = 5.0  # what still waits so long before the end of the grace has no hope of finishing
 LAST_WORDS_S = 1.0
@@ -271,6 +271,10 @@ class Gateway:
     def queues(self) -> Sequence[FlowView]:
         """Every queue that holds something."""
         return self._core.flows()
+
+    def shares(self) -> Sequence[ShareView]:
+        """What tenants were served lately."""
+        return self._core.shares(time.monotonic())
 
     def endpoints(self) -> Sequence[EndpointView]:
         """Every endpoint the core knows."""

@@ -1,11 +1,12 @@
 """What a tenant may use and how far it has: the body of `/v1/usage` for itself, and of the admin API with all counters."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from policies.metering import Metering
-from policies.state.views import FlowView, MeterView
+from policies.state.views import FlowView, MeterView, ShareView
 
 ORDER = ("reserved", "extra", "refunded", "settled", "written_off", "held", "used", "denied", "denied_shadow")
 COUNTERS = ("held", "reserved", "extra", "refunded", "settled", "written_off")
@@ -26,8 +27,24 @@ def of_caller(metering: Metering, tenant: str, key: str) -> dict[str, Any]:
     }
 
 
-def of_tenant(metering: Metering, tenant: str, flows: Iterable[FlowView]) -> dict[str, Any]:
-    """What an operator sees: of all keys, with the sums since the start. `flows`: its own, where something waits."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the core shows at one moment, of all tenants together: `flows` by tenant, and every share with all it was served."""
+
+    flows: Mapping[str, Sequence[FlowView]]
+    shares: Sequence[tuple[ShareView, float, float]]  # with the sums of costs and of weights
+
+
+def seen(flows: Iterable[FlowView], shares: Iterable[ShareView]) -> Seen:
+    """Grouped and added up once, however many tenants are looked at."""
+    by_tenant: dict[str, list[FlowView]] = {}
+    for flow in flows:
+        by_tenant.setdefault(flow.tenant, []).append(flow)
+    return Seen(by_tenant, [(view, sum(view.served.values()), sum(view.weights.values())) for view in shares])
+
+
+def of_tenant(metering: Metering, tenant: str, seen: Seen) -> dict[str, Any]:
+    """What an operator sees: of all keys, with the sums since the start."""
     meters = metering.meters_of(tenant, time.monotonic())
     return {
         "tenant": tenant,
@@ -36,16 +53,29 @@ def of_tenant(metering: Metering, tenant: str, flows: Iterable[FlowView]) -> dic
         "limits": [_counted(view) for view in meters if view.period == "minute"],
         "budgets": [_counted(view) for view in meters if view.period != "minute"],
         "concurrency": [_slots(view.scope, view.part, view.cap, view.used) for view in metering.slots_of(tenant)],
-        "queue": {**_queue(metering, tenant), "classes": _classes(flows)},
+        "queue": {**_queue(metering, tenant), "classes": _classes(seen.flows.get(tenant, ()))},
+        "shares": [
+            _share(tenant, *share) for share in seen.shares if share[0].partition == metering.partition_of(tenant)
+        ],
     }
 
 
-def by_tenant(flows: Iterable[FlowView]) -> dict[str, list[FlowView]]:
-    """The queues of each tenant of which something waits."""
-    made: dict[str, list[FlowView]] = {}
-    for flow in flows:
-        made.setdefault(flow.tenant, []).append(flow)
-    return made
+def _share(tenant: str, view: ShareView, all_served: float, all_weights: float) -> dict[str, Any]:
+    """What it had of a class, and what its weight gives it beside the others; null: it asked for nothing."""
+    served, weight = view.served.get(tenant, 0.0), view.weights.get(tenant)
+    return {
+        "pool": view.pool,
+        "class": view.band,
+        "cost": round(served, 3),
+        "of": round(all_served, 3),
+        "share": part(served, all_served),
+        "fair_share": None if weight is None else part(weight, all_weights),
+    }
+
+
+def part(some: float, whole: float) -> float:
+    """What part of the whole it is, in ten-thousandths."""
+    return round(some / whole, 4) if whole else 0.0
 
 
 def _classes(flows: Iterable[FlowView]) -> dict[str, dict[str, int]]:

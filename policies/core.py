@@ -237,7 +237,7 @@ class Core(Seen):
         self._assessing.finished(ticket, attempt, event, now)
         if ticket.claim is not None:
             self.metering.finished(ticket, attempt, event, now)
-        self._placing.close(ticket, attempt, event)
+        self._placing.close(ticket, attempt, event, now)
         del self._books.tickets[event.request_id]
 
     def _cancelled(self, event: Cancelled, now: float) -> None:
@@ -253,7 +253,7 @@ class Core(Seen):
         else:
             if self._books.prefixes is not None:
                 self._books.prefixes.used(attempt.load.name, attempt.tokens, now)
-            self._placing.close(ticket, attempt, None)
+            self._placing.close(ticket, attempt, None, now)
         del self._books.tickets[event.request_id]
 
     def _bounced(self, event: Bounced, now: float) -> Decision | None:
@@ -262,7 +262,7 @@ class Core(Seen):
             return None
         if self._books.prefixes is not None:
             self._books.prefixes.remove(attempt.load.name, ticket.request)
-        self._placing.close(ticket, attempt, event)
+        self._placing.close(ticket, attempt, event, now)
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)

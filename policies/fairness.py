@@ -40,7 +40,8 @@ def cost(terms: Fairness, uncached: float, cached: float, output: float) -> floa
     """What a request costs an engine, in prompt tokens."""
     if terms.kind == "round_robin":
         return float(terms.quantum)
-    return max(1.0, terms.input * uncached + terms.cached * cached + terms.output * output)
+    made = terms.input * uncached + terms.cached * cached + terms.output * output
+    return made if made > 1.0 else 1.0  # every request passes here: `max` would be half of what it costs
 
 
 def cost_of(ticket: Ticket) -> float:

@@ -25,7 +25,7 @@ from policies.state.parked import Parked
 from policies.state.standing import Standing
 from policies.state.tickets import Ticket
 from policies.state.views import AccountView, MeterView, SlotView
-from policies.types import InferenceRequest, Limits, Settings, Tenant
+from policies.types import SHARED, InferenceRequest, Limits, Settings, Tenant
 
 _REFUSED: Final = Outcome.REFUSED  # members found in their class cost as much as a call
 _FAILED: Final = Outcome.FAILED
@@ -208,6 +208,11 @@ class Metering:
         """Whether its rates and budgets are enforced or only counted; None: there is no such tenant."""
         owner = self._owner(tenant)
         return owner.mode if owner is not None else None
+
+    def partition_of(self, tenant: str) -> str:
+        """Where its requests go."""
+        owner = self._owner(tenant)
+        return owner.partition if owner is not None else SHARED
 
     def account_of(self, tenant: str) -> AccountView:
         """What waits of a tenant with limits."""

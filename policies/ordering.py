@@ -169,21 +169,26 @@ def expected_cost(ticket: Ticket, attempt: Attempt) -> float:
     return fairness.cost(ticket.share.terms, attempt.tokens, attempt.cached, answer)
 
 
-def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> float:
+def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None, now: float) -> float:
     """It is over: charge what it cost. Nothing if it came back; what was thought where the engine did not count.
 
-    Returns what it cost beyond what was thought.
+    Returns what it cost beyond what was thought, if anybody has thought of it.
     """
-    actual = 0.0 if isinstance(event, Bounced) else attempt.cost
-    if isinstance(event, Finished) and event.output_tokens is not None:
+    thought, share = attempt.cost, ticket.share
+    if type(event) is Finished and event.output_tokens is not None:
         cached = attempt.cached if event.cached_tokens is None else event.cached_tokens
-        uncached = max(0, (event.prompt_tokens or ticket.tokens) - cached)
-        actual = fairness.cost(ticket.share.terms, uncached, cached, event.output_tokens)
-    more = actual - attempt.cost
-    changed = fairness.settle(ticket.share, attempt, more)
+        uncached = (event.prompt_tokens or ticket.tokens) - cached
+        actual = fairness.cost(share.terms, uncached if uncached > 0 else 0, cached, event.output_tokens)
+    else:
+        actual = 0.0 if type(event) is Bounced else thought or expected_cost(ticket, attempt)
+    if actual:
+        share.served.add(ticket.request.tenant, actual, now)
+    if not thought:
+        return 0.0
+    changed = fairness.settle(share, attempt, actual - thought)
     if changed is not None:
         ticket.pool.changed[changed] = None
-    return more
+    return actual - thought
 
 
 def heads_of(pool: PoolQueue) -> Iterator[Ticket]:

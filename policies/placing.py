@@ -87,12 +87,11 @@ class Placing:
                 pool.freed[load.name] = load
                 self.touched[pool.key] = pool
 
-    def close(self, ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None) -> None:
+    def close(self, ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None, now: float) -> None:
         """The attempt is over: look where somebody waits for its place, for room of its class or a slot of its tenant."""
-        if attempt.cost:
-            more = settled(ticket, attempt, event)
-            if more and self.books.shared:
-                ticket.share.tell(ticket.request.tenant, more)
+        more = settled(ticket, attempt, event, now)
+        if more and self.books.shared:
+            ticket.share.tell(ticket.request.tenant, more)
         self.books.close(ticket, attempt)
         self.freed(attempt.load)
         if ticket.pool.capped:

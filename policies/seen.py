@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from policies.assessing import Assessing
 from policies.metering import Metering
 from policies.state.books import Books
-from policies.state.views import EndpointView, FlowView, PoolView, Totals
+from policies.state.views import EndpointView, FlowView, PoolView, ShareView, Totals
 
 
 class Seen:
@@ -22,6 +22,10 @@ class Seen:
     def flows(self) -> list[FlowView]:
         """Every flow with somebody in it."""
         return [view for queue in self._books.pools.values() for view in queue.views()]
+
+    def shares(self, now: float) -> list[ShareView]:
+        """What tenants were served in the last minute, of each class of each pool of which anything was or waits."""
+        return [view for queue in self._books.pools.values() for view in queue.shares_seen(now)]
 
     def endpoints(self) -> list[EndpointView]:
         """Every endpoint that is up or still holds attempts."""

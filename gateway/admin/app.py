@@ -169,14 +169,14 @@ async def _tenant(request: web.Request) -> web.Response:
 async def _usages(request: web.Request) -> web.StreamResponse:
     """Tenant by tenant: for a thousand of them neither the loop nor the collector has much to do at once."""
     operations = request.app[OPERATIONS]
-    metering, flows = operations.metering(), usage.by_tenant(operations.queues())
+    metering, seen = operations.metering(), usage.seen(operations.queues(), operations.shares())
     answer = web.StreamResponse(headers=answers.FIXED)
     answer.content_type = "application/json"
     await answer.prepare(request)
     before = b'{"tenants":['
     for name in operations.configured().config.tenants or ("default",):
         if metering.mode_of(name) is not None:
-            await answer.write(before + msgspec.json.encode(usage.of_tenant(metering, name, flows.get(name, ()))))
+            await answer.write(before + msgspec.json.encode(usage.of_tenant(metering, name, seen)))
             before = b","
         await asyncio.sleep(0)  # let the loop serve others between two
     await answer.write((before if before != b"," else b"") + b"]}\n")
@@ -188,8 +188,8 @@ async def _usage(request: web.Request) -> web.Response:
     metering = operations.metering()
     if metering.mode_of(tenant) is None:
         return answers.error_answer(404, "unknown_tenant", _NO_TENANT)
-    flows = usage.by_tenant(operations.queues()).get(tenant, ())
-    return answers.json_answer(usage.of_tenant(metering, tenant, flows))
+    seen = usage.seen(operations.queues(), operations.shares())
+    return answers.json_answer(usage.of_tenant(metering, tenant, seen))
 
 
 async def _keys(request: web.Request) -> web.Response:

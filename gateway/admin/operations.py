@@ -9,7 +9,7 @@ from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
 from gateway.tenants import KeyView
 from policies.metering import Metering
-from policies.state.views import EndpointView, FlowView, Totals
+from policies.state.views import EndpointView, FlowView, ShareView, Totals
 
 Phase = Literal["starting", "serving", "draining"]
 Role = Literal["read", "operate"]
@@ -55,6 +55,10 @@ class Operations(Protocol):
 
     def queues(self) -> Sequence[FlowView]:
         """Every queue that holds something."""
+        ...
+
+    def shares(self) -> Sequence[ShareView]:
+        """What tenants were served in the last minute, of each class of each pool."""
         ...
 
     def endpoints(self) -> Sequence[EndpointView]:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from gateway.usage import part
+
 Body = Mapping[str, Any]
 
 
@@ -62,6 +64,7 @@ def usage(bodies: Sequence[Body]) -> dict[str, Any]:
         "limits": _by(["scope", "of"], bodies, "limits", _meter),
         "budgets": _by(["scope", "of", "period"], bodies, "budgets", _meter),
         "concurrency": _by(["scope", "of"], bodies, "concurrency", _slots),
+        "shares": shares(bodies),
         "queue": {
             **queues[0],
             **_added([{name: queue[name] for name in ("queued", "queued_bytes")} for queue in queues]),
@@ -71,6 +74,11 @@ def usage(bodies: Sequence[Body]) -> dict[str, Any]:
             },
         },
     }
+
+
+def shares(bodies: Sequence[Body]) -> list[dict[str, Any]]:
+    """What one tenant had of what all have served."""
+    return _by(["pool", "class"], bodies, "shares", _share)
 
 
 def usages(bodies: Sequence[Body]) -> dict[str, Any]:
@@ -171,6 +179,19 @@ def _meter(views: list[Body]) -> dict[str, Any]:
 def _slots(views: list[Body]) -> dict[str, Any]:
     """Each knows how many there are, and how many run with it."""
     return {**views[0], "used": sum(view["used"] for view in views)}
+
+
+def _share(views: list[Body]) -> dict[str, Any]:
+    """Each knows what it has served itself. The fair part is that of the one which knows of the most who want one."""
+    cost, of = sum(view["cost"] for view in views), sum(view["of"] for view in views)
+    fair = [view["fair_share"] for view in views if view["fair_share"] is not None]
+    return {
+        **views[0],
+        "cost": round(cost, 3),
+        "of": round(of, 3),
+        "share": part(cost, of),
+        "fair_share": min(fair, default=None),
+    }
 
 
 def _flow(views: list[Body]) -> dict[str, Any]:

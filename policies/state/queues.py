@@ -13,7 +13,7 @@ from policies.state.forecasts import Forecast
 from policies.state.lanework import LaneWork
 from policies.state.shares import RANK, Share, bound, look
 from policies.state.tickets import Ticket
-from policies.state.views import FlowView, PoolView
+from policies.state.views import FlowView, PoolView, ShareView
 from policies.types import SHARED
 
 if TYPE_CHECKING:
@@ -234,6 +234,14 @@ class PoolQueue:
 
     def views(self) -> list[FlowView]:
         return [_view(self.name, flow) for flow in self.flows.values()]
+
+    def shares_seen(self, now: float) -> list[ShareView]:
+        """What tenants were served of each class in the last minute, where anything was or waits."""
+        waiting: dict[str, list[str]] = {}
+        for flow in self.flows.values():
+            waiting.setdefault(flow.band, []).append(flow.tenant)
+        views = [share.view(self.name, self.partition, waiting.get(share.band.name, ()), now) for share in self.ranked]
+        return [view for view in views if view.weights]
 
     def _count(self, flow: Flow, ticket: Ticket, sign: int) -> None:
         size = sign * ticket.request.body_bytes

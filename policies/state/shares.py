@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final
 
 from policies.state.forecasts import Forecast
-from policies.state.views import ForecastView
+from policies.state.served import Served
+from policies.state.views import ForecastView, ShareView
 from policies.types import Band, Fairness, Settings, Tenant
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Share:
         "reserved",
         "right",
         "round",
+        "served",
         "slack",
         "standings",
         "tenants",
@@ -88,6 +91,7 @@ class Share:
         self.entered = 0.0
         self.accounts: dict[str, Account] = {}
         self.standings: list[Standing] = []
+        self.served = Served()
         self.untold: dict[str, float] = {}  # cost by tenant, where other replicas are to hear of it
         # Of first tokens, for short and long prompts. A class of its own has waits of its own: what makes standard
         # requests late says nothing about critical ones.
@@ -125,6 +129,12 @@ class Share:
             self.untold[tenant] = left
         else:
             self.untold.pop(tenant, None)
+
+    def view(self, pool: str, partition: str, waiting: Iterable[str], now: float) -> ShareView:
+        """What its tenants were served in the last minute; those of `waiting` wait."""
+        served = dict(self.served.last_minute(now))
+        weights = {name: self.tenants.get(name, UNKNOWN).weight for name in (*served, *waiting)}
+        return ShareView(pool=pool, partition=partition, band=self.band.name, served=served, weights=weights)
 
     def views(self) -> list[ForecastView]:
         """How good its forecasts were."""

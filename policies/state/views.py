@@ -1,5 +1,7 @@
 """What others may see of the core: values, copied at the moment of asking."""
 
+from collections.abc import Mapping
+
 from policies.types import record
 
 
@@ -39,6 +41,18 @@ class ForecastView:
     seen: int
     covered: int
     margin: float
+
+
+@record
+class ShareView:
+    """One class of a pool in the last minute: the cost of what was `served`, by tenant, and the `weights` of those who were
+    served or wait."""
+
+    pool: str
+    partition: str
+    band: str
+    served: Mapping[str, float]
+    weights: Mapping[str, float]
 
 
 @record

@@ -101,7 +101,8 @@ def test_of_several_workers_the_last_use_is_told() -> None:
 def test_usage_of_each_tenant_is_added_up_over_workers() -> None:
     def body(queued: int) -> dict[str, Any]:
         queue = {"queued": queued, "queued_bytes": queued, "max_queued": 9, "max_queued_bytes": 9, "classes": {}}
-        told = {"tenant": "acme", "degraded": False, "limits": [], "budgets": [], "concurrency": [], "queue": queue}
+        none: dict[str, Any] = {"limits": [], "budgets": [], "concurrency": [], "shares": []}
+        told = {"tenant": "acme", "degraded": False, **none, "queue": queue}
         return {"tenants": [told, {**told, "tenant": "beta"}]}
 
     joined = merge.usages([body(1), body(2)])["tenants"]

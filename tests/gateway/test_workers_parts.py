@@ -212,6 +212,7 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
         "budgets": [],
         "concurrency": [slots],
         "queue": queue,
+        "shares": [],
     }
     fuller = {**meter, "used": 50.0, "left": 250.0, "reset_s": 5.0}
     key = {**meter, "scope": "key.tpm", "of": "k1"}
@@ -224,6 +225,16 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
     classes = {"standard": waits, "batch": waits}
     assert both["queue"] == {**queue, "queued": 2, "queued_bytes": 20, "classes": classes}
     assert merge.usage([one, one])["queue"]["classes"] == {"standard": {"queued": 2, "queued_bytes": 20}}
+
+
+def test_shares_are_of_what_all_workers_served_also_where_one_never_had_the_tenant() -> None:
+    base = {"pool": "main", "class": "standard"}
+    one = {**base, "cost": 300.0, "of": 400.0, "share": 0.75, "fair_share": 0.5}
+    none = {**base, "cost": 0.0, "of": 600.0, "share": 0.0, "fair_share": None}
+    more = {**base, "cost": 0.0, "of": 0.0, "share": 0.0, "fair_share": 0.25}
+    assert merge.shares([{"shares": [one]}, {"shares": [none]}]) == [{**one, "of": 1000.0, "share": 0.3}]
+    assert merge.shares([{"shares": [one]}, {"shares": [more]}, {"shares": []}]) == [{**one, "fair_share": 0.25}]
+    assert merge.shares([{"shares": [none]}]) == [none]
 
 
 def test_a_reload_has_changed_what_it_changed_anywhere() -> None:
