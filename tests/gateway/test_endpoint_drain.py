@@ -182,7 +182,8 @@ async def test_health_alone_gives_nothing_back_and_one_that_died_meanwhile_is_us
 
         await drain(one.gateway, "e0")
         await until_healthy(False)
-        one.engine.metrics = lambda: [wire.answer(PAGE, content_type="text/plain")]  # it tells what it is anew
+        idle = PAGE.replace(b"} 3\n", b"} 0\n").replace(b"} 1\n", b"} 0\n")
+        one.engine.metrics = lambda: [wire.answer(idle, content_type="text/plain")]  # it tells what it is anew
         await until_healthy(True)
 
         async def known() -> bool:
@@ -220,6 +221,9 @@ async def test_a_reload_gives_back_what_it_makes_another_engine(
         await until_state(one, "e0", state)
         await until_probed(one, 0)
         assert (await members(one.gateway))["e0"]["state"] == state
+        for at in range(10):
+            assert (await one.ask("chat", f"where to {at}")).status == 200
+        assert (answered(one)[0] > 0) is (state == "up")
         await change(one.gateway, endpoints=[second])
         await change(one.gateway, endpoints=[{**first, **changes}, second])
         await until_state(one, "e0", "up")
