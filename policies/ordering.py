@@ -175,10 +175,12 @@ def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None, 
     Returns what it cost beyond what was thought, if anybody has thought of it.
     """
     thought, share = attempt.cost, ticket.share
-    if type(event) is Finished and event.output_tokens is not None:
-        cached = attempt.cached if event.cached_tokens is None else event.cached_tokens
+    if type(event) is Finished and (output := event.output_tokens) is not None:
+        cached = event.cached_tokens
+        if cached is None:
+            cached = attempt.cached
         uncached = (event.prompt_tokens or ticket.tokens) - cached
-        actual = fairness.cost(share.terms, uncached if uncached > 0 else 0, cached, event.output_tokens)
+        actual = fairness.cost(share.terms, uncached if uncached > 0 else 0, cached, output)
     else:
         actual = 0.0 if type(event) is Bounced else thought or expected_cost(ticket, attempt)
     if actual:

@@ -166,7 +166,7 @@ async def test_a_refusal_leaves_nothing_to_the_garbage_collector(kind: str, capf
 # -- where a secret may not stand --------------------------------------------------------------------------------------
 
 PAGES = (
-    "/health", "/admin/v1/queues", "/admin/v1/tenants", "/admin/v1/tenants/acme", "/admin/v1/usage",
+    "/health", "/admin/v1/fleet", "/admin/v1/queues", "/admin/v1/tenants", "/admin/v1/tenants/acme", "/admin/v1/usage",
     "/admin/v1/tenants/acme/usage", "/admin/v1/keys", "/admin/v1/config", "/metrics", "/livez", "/readyz",
 )  # fmt: skip
 
