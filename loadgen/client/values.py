@@ -53,6 +53,8 @@ class Target:
         if parts.scheme not in ("http", "https") or not host:
             told = self.shown if parts.netloc else self.url.rpartition("@")[2].partition("?")[0]
             raise ClientError(f"{told!r} is no URL of a server: it begins with http:// or https:// and a host")
+        if parts.query or parts.fragment:
+            raise ClientError(f"{self.shown!r} has more behind its path, which would not be sent: end it before ? or #")
         if self.api not in APIS:
             raise ClientError(f"{self.api!r} is no API of a server: there are {', '.join(APIS)}")
         for name, value in (("API key", self.key), *self.headers.items()):

@@ -381,6 +381,10 @@ async def test_a_path_prefix_and_a_password_of_the_url_are_used_and_never_shown(
     [
         ({"url": "localhost:8000"}, "^'localhost:8000' is no URL of a server: it begins with http://"),
         ({"url": "me:cret@10.0.0.1:80?key=1"}, "^'10.0.0.1:80' is no URL"),
+        (
+            {"url": "http://10.0.0.1/v1?key=cret"},
+            r"^'http://10.0.0.1/v1' has more behind its path, which would not be sent",
+        ),
         ({"url": "http://h:port"}, "cannot be read"),
         ({"url": "http://h", "api": "embeddings"}, "chat, completions, responses, messages"),
         ({"url": "http://h", "key": "a\r\nhost: b"}, "no header can carry"),
