@@ -25,6 +25,7 @@ from typing import Final
 
 from policies.state.flows import Flow
 from policies.state.ledger import Attempt
+from policies.state.served import cost
 from policies.state.shares import Account, Share, Standing
 from policies.state.tickets import Ticket
 from policies.types import Fairness
@@ -34,14 +35,6 @@ LEAST: Final = 1e-9  # of a round: one that is new is served first at least once
 DEBT_KEPT_S: Final = 60.0
 LEAD_ROUNDS: Final = 4  # by which short prompts may be ahead of a long one that waits for a lane
 DEBT_ROUNDS: Final = 16.0  # a request that cost more than was thought takes so many rounds at most
-
-
-def cost(terms: Fairness, uncached: float, cached: float, output: float) -> float:
-    """What a request costs an engine, in prompt tokens."""
-    if terms.kind == "round_robin":
-        return float(terms.quantum)
-    made = terms.input * uncached + terms.cached * cached + terms.output * output
-    return made if made > 1.0 else 1.0  # every request passes here: `max` would be half of what it costs
 
 
 def cost_of(ticket: Ticket) -> float:
@@ -185,10 +178,10 @@ def served_elsewhere(share: Share, costs: Iterable[tuple[str, float]], replicas:
     over, and back again. So each takes its part of what is left, each time.
     """
     parts: list[tuple[Account, float]] = []
-    for tenant, cost in costs:
+    for tenant, more in costs:
         account = share.accounts.get(tenant)
         if account is not None and account.heard:
-            account.elsewhere += rounds(account, share.terms, cost)
+            account.elsewhere += rounds(account, share.terms, more)
             part = account.elsewhere / replicas
             account.elsewhere -= part
             parts.append((account, part))

@@ -27,6 +27,7 @@ from policies.saturation import service_s
 from policies.state.flows import Flow
 from policies.state.ledger import Attempt, Load
 from policies.state.queues import PoolQueue
+from policies.state.served import Used, cost
 from policies.state.shares import OVERDUE, Standing
 from policies.state.tickets import Ticket
 from policies.types import Band
@@ -165,8 +166,13 @@ def served(ticket: Ticket, attempt: Attempt, queued: bool, now: float) -> None:
 
 def expected_cost(ticket: Ticket, attempt: Attempt) -> float:
     """What it is expected to cost an engine, where it was sent."""
+    uncached, cached, output = _expected(ticket, attempt)
+    return cost(ticket.share.terms, uncached, cached, output)
+
+
+def _expected(ticket: Ticket, attempt: Attempt) -> Used:
     answer = ticket.output.mean * ticket.sequences if ticket.output is not None else 0.0
-    return fairness.cost(ticket.share.terms, attempt.tokens, attempt.cached, answer)
+    return float(attempt.tokens), float(attempt.cached), answer
 
 
 def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None, now: float) -> float:
@@ -174,23 +180,28 @@ def settled(ticket: Ticket, attempt: Attempt, event: Finished | Bounced | None, 
 
     Returns what it cost beyond what was thought, if anybody has thought of it.
     """
-    thought, share = attempt.cost, ticket.share
-    if type(event) is Finished and (output := event.output_tokens) is not None:
-        cached = event.cached_tokens
-        if cached is None:
-            cached = attempt.cached
-        uncached = (event.prompt_tokens or ticket.tokens) - cached
-        actual = fairness.cost(share.terms, uncached if uncached > 0 else 0, cached, output)
-    else:
-        actual = 0.0 if type(event) is Bounced else thought or expected_cost(ticket, attempt)
-    if actual:
-        share.served.add(ticket.request.tenant, actual, now)
-    if not thought:
-        return 0.0
-    changed = fairness.settle(share, attempt, actual - thought)
+    thought, actual, share = attempt.cost, 0.0, ticket.share
+    if not isinstance(event, Bounced):
+        used = _counted(ticket, attempt, event)
+        share.served.add(ticket.request.tenant, used or _expected(ticket, attempt), now)
+        if not thought:
+            return 0.0
+        actual = cost(share.terms, used[0], used[1], used[2]) if used is not None else thought
+    changed = fairness.settle(share, attempt, actual - thought) if thought else None
     if changed is not None:
         ticket.pool.changed[changed] = None
     return actual - thought
+
+
+def _counted(ticket: Ticket, attempt: Attempt, event: Finished | None) -> Used | None:
+    """What the engine has counted."""
+    if event is None or (output := event.output_tokens) is None:
+        return None
+    cached = event.cached_tokens
+    if cached is None:
+        cached = attempt.cached
+    uncached = (event.prompt_tokens or ticket.tokens) - cached
+    return float(uncached if uncached > 0 else 0), float(cached), float(output)
 
 
 def heads_of(pool: PoolQueue) -> Iterator[Ticket]:

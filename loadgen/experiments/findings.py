@@ -45,8 +45,8 @@ standard; 0.2 and 0.05 98.0 % and 17.9/s. Ceilings of 0.5 and 0.1 change nothing
 of 2,048 85.5 % and 14.4/s: overload is of prompts, and smaller steps compute fewer of them. The 99 % and the 1.3 times exclude each other here.""",
     "E13b": """As E13a: in 20 s of overload nobody's patience ends, so that nobody has to be refused, and order alone keeps the urgent in time. B8 has
 no queue to sort; at 1.2 times the scenario's rate the peak is too short to cost it a third of its good answers.""",
-    "E14": """The margin is the p90 of the last 512 ratios of truth to expectation. Near the highest rate waits grow while they are counted, and the
-margin follows behind: by some two points at most.""",
+    "E14": """The margin is a quantile of the last 128 ratios of truth to expectation, led by what was covered (adaptive conformal inference). As the
+plain p90 it followed behind while waits grew: near the highest rates of mixed-lengths 86 % were covered.""",
     "E18": """agent-tools was 0.82 x (0.54 to 1.24). Most of the loss was lanes, not the score: engines without a prefill cap had one lane for the whole
 fleet in their first minute and at most three of four after it, while a third of the requests, four fifths of the work, is long; those waited for a lane beside idle
 engines. With lanes as they are now the core has 97.5 % in time where it had 93.5, and 95.7 where it had 90.4. It still is behind B8 and B9

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final
 
-from policies.state.forecasts import Forecast
+from policies.state.forecasts import PACE, Forecast
 from policies.state.served import Served
 from policies.state.views import ForecastView, ShareView
 from policies.types import Band, Fairness, Settings, Tenant
@@ -95,7 +95,7 @@ class Share:
         self.untold: dict[str, float] = {}  # cost by tenant, where other replicas are to hear of it
         # Of first tokens, for short and long prompts. A class of its own has waits of its own: what makes standard
         # requests late says nothing about critical ones.
-        self.forecasts = (Forecast(COVERED), Forecast(COVERED))
+        self.forecasts = (Forecast(COVERED, PACE), Forecast(COVERED, PACE))
         self.change(band, settings)
 
     def change(self, band: Band, settings: Settings) -> None:
@@ -132,7 +132,7 @@ class Share:
 
     def view(self, pool: str, partition: str, waiting: Iterable[str], now: float) -> ShareView:
         """What its tenants were served in the last minute; those of `waiting` wait."""
-        served = dict(self.served.last_minute(now))
+        served = dict(self.served.last_minute(self.terms, now))
         weights = {name: self.tenants.get(name, UNKNOWN).weight for name in (*served, *waiting)}
         return ShareView(pool=pool, partition=partition, band=self.band.name, served=served, weights=weights)
 

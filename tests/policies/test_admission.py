@@ -10,7 +10,7 @@ from policies.admission import is_shed
 from policies.decisions import Dispatch, Evict, Reject
 from policies.events import Arrived, Finished, Outcome
 from policies.state.drain import Drain
-from policies.state.forecasts import Forecast
+from policies.state.forecasts import PACE, Forecast
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
@@ -72,6 +72,19 @@ def test_the_margin_covers_nine_of_ten(seed: int, spread: float) -> None:
         expected_s = random.uniform(0.05, 2.0)
         forecast.learn(expected_s, expected_s * random.lognormvariate(0.0, spread))
     assert forecast.covered / forecast.seen == pytest.approx(0.9, abs=0.03)
+
+
+@pytest.mark.parametrize("growth", [1.0, 1.002, 1.004])
+def test_the_margin_of_a_first_token_covers_nine_of_ten_while_waits_grow_and_shrink(growth: float) -> None:
+    random, last, led = Random(7), Forecast(0.9), Forecast(0.9, PACE)
+    level = 1.0
+    for number in range(6000):
+        level *= growth if number // 300 % 2 == 0 else 1 / growth
+        ratio = 0.6 * level * random.lognormvariate(0.0, 0.2)
+        last.learn(1.0, ratio)
+        led.learn(1.0, ratio)
+    assert led.covered / led.seen == pytest.approx(0.9, abs=0.015)
+    assert abs(led.covered / led.seen - 0.9) <= abs(last.covered / last.seen - 0.9) + 0.002
 
 
 def test_a_margin_follows_a_change_within_its_samples() -> None:

@@ -39,26 +39,26 @@ def test_the_last_minute_is_two_windows(
 ) -> None:
     counts = Served()
     for at, tenant, cost in costs:
-        counts.add(tenant, cost, at)
-    found = {tenant: cost for tenant, cost in counts.last_minute(now) if cost}
+        counts.add(tenant, (cost, 0.0, 0.0), at)
+    found = {tenant: cost for tenant, cost in counts.last_minute(Fairness(), now) if cost}
     assert found == pytest.approx(served)
 
 
 def test_of_an_even_load_it_shows_what_is_served_in_a_minute_at_every_moment() -> None:
     counts = Served()
     for at in range(3000):
-        counts.add("a", 10.0, at / 10)
+        counts.add("a", (10.0, 0.0, 0.0), at / 10)
         if at > 600:
-            assert dict(counts.last_minute(at / 10))["a"] == pytest.approx(6000, rel=0.003)
+            assert dict(counts.last_minute(Fairness(), at / 10))["a"] == pytest.approx(6000, rel=0.003)
 
 
 def test_who_is_served_no_more_is_forgotten() -> None:
     counts = Served()
     for at in range(1000):
-        counts.add(f"t{at}", 1.0, at / 100)
+        counts.add(f"t{at}", (1.0, 0.0, 0.0), at / 100)
     for at in (70.0, 130.0):
-        counts.add("last", 1.0, at)
-    assert dict(counts.last_minute(130.0)) == {"last": pytest.approx(1.0 + 1.0 * 50 / 60)}
+        counts.add("last", (1.0, 0.0, 0.0), at)
+    assert dict(counts.last_minute(Fairness(), 130.0)) == {"last": pytest.approx(1.0 + 1.0 * 50 / 60)}
     assert counts._running.keys() | counts._before.keys() == {"last"}
 
 
