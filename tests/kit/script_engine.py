@@ -1,7 +1,7 @@
 """An upstream made of bytes: for every request a test gives the exact script of the answer.
 
 A step is bytes to write, `Wait(s)`, or an end: `FIN`, `RST`, `HANG` (silence until the peer leaves). A script without
-an end keeps the connection for the next request. `/health`, `/v1/models` and `/metrics` are answered by themselves.
+an end keeps the connection for the next request. `/health`, `/v1/models` and metrics are answered by themselves.
 Every request is logged here, because our own counters are what is under test.
 """
 
@@ -192,6 +192,7 @@ _LOCAL: dict[bytes, Callable[[ScriptEngine], list[Step]]] = {
     b"/health": _health,
     b"/v1/models": _models,
     b"/metrics": _metrics,
+    b"/prometheus/metrics": _metrics,  # where TensorRT-LLM has them
 }
 
 
