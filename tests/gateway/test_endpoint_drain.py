@@ -156,7 +156,7 @@ async def test_who_waits_in_a_partition_whose_last_engine_is_drained_is_refused(
 
 
 async def test_a_request_that_is_tried_again_does_not_go_to_a_drained_endpoint(tmp_path: Path) -> None:
-    async with stage(tmp_path, engines=2, **QUICK) as one, one.holding():
+    async with stage(tmp_path, engines=2) as one, one.holding():
         await drain(one.gateway, "e0")
         one.engines[1].answer = lambda seen: [wire.json_answer({}, status=503)]
         refused = await one.ask("chat", "nobody else")

@@ -22,7 +22,7 @@ TOKENS = [
     {"id": name, "sha256": hashlib.sha256(secret.encode()).hexdigest(), "role": role}
     for name, secret, role in (("kit", ADMIN_TOKEN, "operate"), ("eye", READ, "read"))
 ]
-QUICK = {"upstream": {"probe_s": 0.2, "scrape_s": 0.1}}
+QUICK = {"upstream": {"probe_s": 0.5, "scrape_s": 0.1}}
 PAGE = b"""\
 vllm:num_requests_running{model_name="m"} 3
 vllm:num_requests_waiting{model_name="m"} 1
