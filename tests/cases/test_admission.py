@@ -19,6 +19,7 @@ from tests.kit import wire
 from tests.kit.http_reader import Response
 from tests.kit.processes import until, until_async
 from tests.kit.script_engine import HANG, ScriptEngine, Seen, Step, Wait, load_page
+from tests.kit.sockets import without_core_s
 from tests.kit.stage import Stage, error_of, gathered, paced, quantile, stage
 
 pytestmark = pytest.mark.timeout(90)
@@ -274,9 +275,10 @@ async def test_c037_nothing_goes_out_past_its_deadline(tmp_path: Path) -> None:
         set_all(made.engines, answer=lasting(2.5))
         busy = [asyncio.create_task(made.ask("chat", f"busy {at}", timeout_s=20)) for at in range(2)]
         await until(lambda: len(made.engine.seen) == 1, 5, "nobody is served")
-        wish = [("x-forebay-timeout-ms", "1000")]
+        wish, waited_s = [("x-forebay-timeout-ms", "1000")], without_core_s(made.gateway.pid) + without_core_s()
         found = await gathered([timed(made, f"late {at}", extra=wish) for at in range(100)], at_once=100)
+        waited_s = without_core_s(made.gateway.pid) + without_core_s() - waited_s  # for other work on the machine
         assert {(response.status, error_of(response)["code"]) for _, response in found} == {(504, "deadline_exceeded")}
-        assert all(0.95 <= took <= 1.35 for took, _ in found)
+        assert all(0.95 <= took <= 1.35 + waited_s for took, _ in found), sorted(took for took, _ in found)[::99]
         assert {answer.status for answer in await asyncio.gather(*busy)} == {200}
         assert not any("late" in wire.prompt_of(seen.json) for seen in made.engine.seen)
