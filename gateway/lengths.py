@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gateway import tasks
+from gateway.config.files import read_bytes
 from gateway.telemetry.log import EventLog
 
 EVERY_S = 60.0  # scheduling.md 3
@@ -34,8 +35,7 @@ class LengthFile:
     def restore(self, take: Callable[[str], object]) -> None:
         """Hand what the file holds to `take`, which raises ValueError for what it does not understand."""
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
+            data = read_bytes(self._path, MOST_BYTES + 1)
             if len(data) > MOST_BYTES:
                 raise ValueError(f"larger than {MOST_BYTES} bytes")
             take(data.decode())

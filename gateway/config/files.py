@@ -1,10 +1,12 @@
 """The files of a configuration, read: forebay.yaml, and beside it `tenants.d` with one file for each tenant.
 
 Where the folder is there, keys are asked for, even if it is empty: a folder that lost its last file must not open the
-gateway to everybody. Names that begin with a dot are none of ours (editors, and Kubernetes' `..data`).
+gateway to everybody. Names that begin with a dot are none of ours (editors, and Kubernetes' `..data`). Only regular files
+are read: to open a named pipe would wait for its writer, at the start and in the thread of a reload for ever.
 """
 
 import os
+import stat as kinds
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ MAX_BYTES = MIB
 FOLDER = "tenants.d"
 SUFFIX = ".yaml"
 Stamp = tuple[object, ...]
+_KINDS = {kinds.S_IFIFO: "a named pipe", kinds.S_IFCHR: "a device", kinds.S_IFBLK: "a device"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ def _figures(file: Path | os.DirEntry[str]) -> tuple[int, ...]:
         seen = file.stat()
     except OSError:
         return ()
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns  # the last: of its rights and owner
 
 
 def _is_tenants(name: str) -> bool:
@@ -87,11 +90,27 @@ def _read(path: Path, errors: list[ConfigError]) -> str | None:
         return None
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a regular file; raises OSError, also where something else has that name."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        must_be_regular(os.fstat(file.fileno()))
+        return file.read(most)
+
+
+def must_be_regular(seen: os.stat_result) -> None:
+    """Raise OSError for what is no file, as the system does for what is not there."""
+    if not kinds.S_ISREG(seen.st_mode):
+        raise OSError(f"{_KINDS.get(kinds.S_IFMT(seen.st_mode), 'something else')}, not a file")
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def read_text(path: Path) -> str:
     """The text of a file; raises ConfigErrors."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_bytes(path, MAX_BYTES + 1)
     except OSError as error:
         raise ConfigErrors([_whole(path, f"cannot be read: {error.strerror or error}")]) from None
     if len(data) > MAX_BYTES:

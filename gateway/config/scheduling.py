@@ -152,7 +152,9 @@ class Length(Section):
 class Affinity(Section):
     """How requests with equal beginnings are kept together."""
 
-    block_tokens: Annotated[int, Whole(16, 512)] = Field(64, description="Step in which beginnings are compared.")
+    block_tokens: Annotated[int, Whole(16, 512)] = Field(
+        64, description="Step in which beginnings are compared.", json_schema_extra=RESTART
+    )
     index_bytes: Annotated[int, Size(MIB, 16 * GIB)] = Field(
         256 * MIB, description="Memory for what is known of the engines' caches."
     )

@@ -1,10 +1,12 @@
 """The certificate of the data listener. It is read where the file is judged, so that a start or a reload fails with a place."""
 
+import os
 import ssl
 from typing import Self
 
 from pydantic import Field, model_validator
 
+from gateway.config.files import must_be_regular
 from gateway.config.section import FilePath, Section
 
 
@@ -37,4 +39,6 @@ class Tls(Section):
 
     def load(self, context: ssl.SSLContext) -> None:
         """Have a context present this certificate from now on; raises OSError."""
+        for path in (self.cert, self.key):
+            must_be_regular(os.stat(path))
         context.load_cert_chain(self.cert, self.key, password=lambda: b"")  # never ask a terminal

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -154,8 +155,12 @@ def test_a_file_that_cannot_be_read_is_an_error_like_any_other(tmp_path: Path) -
     big.write_text("#" * 2**20 + "\n")
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"version: 1\n# caf\xe9\n")
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)  # nobody writes to it: who opened it would wait
     cases = {
         tmp_path / "none.yaml": f"{tmp_path}/none.yaml: cannot be read: No such file or directory",
+        pipe: f"{pipe}: cannot be read: a named pipe, not a file",
+        Path("/dev/zero"): "/dev/zero: cannot be read: a device, not a file",
         tmp_path: f"{tmp_path}: cannot be read: Is a directory",
         big: f"{big}: larger than 1 MiB",
         latin: f"{latin}:2:6: not UTF-8",

@@ -48,6 +48,14 @@ def test_a_file_that_is_not_there_yet_is_nothing_to_talk_about(tmp_path: Path) -
     assert lines.lines == []
 
 
+def test_a_pipe_in_its_place_holds_up_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lengths")
+    file, lines = file_of(tmp_path / "lengths")
+    file.restore(refuse)
+    (line,) = map(json.loads, lines.lines)
+    assert (line["level"], line["cause"]) == ("warning", "a named pipe, not a file")
+
+
 @pytest.mark.parametrize("content", [b"{}", b"", b"\xff"])
 def test_a_file_that_is_not_understood_is_one_warning(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "lengths"

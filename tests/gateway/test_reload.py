@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from gateway.config import Config
 from tests.kit import wire
 from tests.kit.gateway import ADMIN_TOKEN, Gateway, merged
 from tests.kit.http_reader import Response
@@ -167,42 +166,6 @@ async def test_wrong_files_change_nothing_and_everything_wrong_is_told_with_its_
         assert (await reloaded(made.gateway)).status == 200
         assert (await made.gateway.metrics()).sum("forebay_config_reload_failed") == 0
         assert (await made.gateway.admin("/admin/v1/config"))["last_failure"] is None
-
-
-FIXED: dict[str, Any] = {
-    "listen.host": "127.0.0.2",
-    "listen.port": 1,
-    "admin.host": "127.0.0.2",
-    "admin.port": 1,
-    "isolation.salt_secret": "another secret of thirty-two bytes",
-    "length.state_file": "lengths.json",
-    "timeouts.scale": 0.2,
-    "telemetry.journal": "journal.jsonl",
-    "telemetry.tenant_labels": 7,
-}
-
-
-def restart_fields() -> set[str]:
-    found = set()
-    for name, section in Config.model_fields.items():
-        for inner, field in getattr(section.annotation, "model_fields", {}).items():
-            extra = field.json_schema_extra
-            if isinstance(extra, dict) and extra.get("x-restart"):
-                found.add(f"{name}.{inner}")
-    return found
-
-
-async def test_what_only_a_restart_can_take_over_is_refused_by_name(tmp_path: Path) -> None:
-    assert {*FIXED, "listen.tls"} == restart_fields()  # that one: test_tls.py
-    async with stage(tmp_path, isolation=SALT) as made, made.holding():
-        good = made.gateway.settings
-        for path, value in FIXED.items():
-            section, name = path.split(".")
-            rewrite(made.gateway, **{section: {name: value}}, limits={"body_bytes": "1KiB"})
-            answer = await reloaded(made.gateway)
-            assert (answer.status, [each["path"] for each in json.loads(answer.body)["errors"]]) == (422, [path])
-            assert (await made.ask("chat", "x" * 3000)).status == 200  # and nothing else of that file is in force
-            made.gateway.settings = good
 
 
 async def test_a_head_that_a_connection_knows_is_judged_by_the_new_rules(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.files import stamp
 from tests.gateway.test_reload import ONE, SALT, Gate, change, queued, reloaded, save, take_over
 from tests.kit import wire
 from tests.kit.processes import until_async
@@ -166,6 +168,27 @@ async def test_a_folder_that_vanishes_opens_nothing(tmp_path: Path) -> None:
 
 BANK = tenant("bank", partition="finance")
 SHARED = tenant("acme")
+
+
+async def test_what_is_no_file_stops_no_reload_for_good(tmp_path: Path) -> None:
+    async with stage(tmp_path, tenants=[tenant("acme")], **FLEET) as made, made.holding():
+        pipe = made.gateway.directory / "tenants.d" / "pipe.yaml"
+        os.mkfifo(pipe)  # a thread that opened it would wait for a writer
+        answer = await asyncio.wait_for(reloaded(made.gateway), 5.0)
+        errors = json.loads(answer.body)["errors"]
+        assert (answer.status, errors[0]["file"], len(errors)) == (422, str(pipe), 1)
+        pipe.unlink()
+        await take_over(made, tenant("acme"), tenant("beta"))
+        assert await one(made, "beta", "served") == (200, "")
+
+
+def test_a_file_that_may_be_read_at_last_is_a_changed_one(tmp_path: Path) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text("version: 1\n")
+    path.chmod(0)
+    before = stamp(path)
+    path.chmod(0o600)
+    assert stamp(path) != before
 
 
 def finance(made: Stage) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """tenants.d: what a tenant's file may say, what it inherits, and the words and places of what is refused."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -125,11 +126,15 @@ def test_the_folder_beside_the_file_is_read_and_only_what_is_a_tenants_file(tmp_
     assert tenants is not None and list(tenants) == ["acme"]
     (folder / "beta.yml").write_text(BETA)
     (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")
+    (folder / "nested.yaml").mkdir()
+    os.mkfifo(folder / "pipe.yaml")
     with pytest.raises(ConfigErrors) as caught:
         load(path, ENVIRON)
     assert [str(error) for error in caught.value.errors] == [
         f"{folder}/beta.yml: would not be read: name it beta.yaml",
         f"{folder}/gone.yaml: cannot be read: No such file or directory",
+        f"{folder}/nested.yaml: cannot be read: Is a directory",
+        f"{folder}/pipe.yaml: cannot be read: a named pipe, not a file",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -156,4 +157,8 @@ def test_a_certificate_that_cannot_be_used_is_an_error_with_its_place(tmp_path: 
     assert told(at % (cert, other)) == [place + "certificate and key cannot be used: key values mismatch"]
     assert told(at % (tmp_path / "none", key)) == [
         place + "certificate or key cannot be read: No such file or directory"
+    ]
+    os.mkfifo(tmp_path / "pipe")
+    assert told(at % (cert, tmp_path / "pipe")) == [
+        place + "certificate or key cannot be read: a named pipe, not a file"
     ]
