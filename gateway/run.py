@@ -203,7 +203,8 @@ class Run(Asking):
         usage = attempt.usage if attempt is not None else None
         if usage is None or outcome is not _COMPLETED or (usage.output_tokens is None and self.route.kind is _GENERATE):
             usage = usage or UNTOLD
-            seen_tokens = attempt.seen_tokens() if attempt is not None else 0
+            if attempt is not None and (self.route.kind is _GENERATE or outcome is not _COMPLETED):
+                seen_tokens = attempt.seen_tokens()
             self.services.metrics.usage_missing += usage is UNTOLD and outcome is _COMPLETED
         event = Finished(
             request_id=self.record.request_id,

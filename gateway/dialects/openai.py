@@ -96,7 +96,7 @@ def _bears_token(choice: Object) -> bool:
 
 
 def watch_chunks(events: bytes) -> bool:
-    """May these events of chat or completions hold an end, an error, an abort or usage?
+    """May these events of chat or completions hold an end, an error, an abort or usage, or the last, empty, delta?
 
     One line with such a tail holds neither end nor usage, and there is no need to look for them. (`find`, for `in`
     takes its argument for a number first, and the exception it drops costs ten times the search.)
@@ -106,6 +106,8 @@ def watch_chunks(events: bytes) -> bool:
     if events.endswith(_PLAIN_TAILS) and events.count(b"\n") == 2:
         return False
     if events.find(b"[DONE]") >= 0:
+        return True
+    if events.count(b'"finish_reason"') != events.count(b'"finish_reason":null'):
         return True
     return events.count(b'"usage"') != events.count(b'"usage":null')
 

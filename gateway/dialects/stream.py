@@ -2,7 +2,8 @@
 
 Events come as whole blocks of bytes; their bytes are never changed here. Lines end at LF, CR and CRLF only (bytes'
 `splitlines`, never text's). An end marker is an own data line, never text inside an answer. Data that is not JSON is an
-event like any other, marked `garbled`. `watch` decides per read: False means no event in it ends, fails, or tells usage.
+event like any other, marked `garbled`. `watch` decides per read: False means no event in it ends, fails, or tells usage; then
+`tokens_in` says how many bear a token.
 """
 
 import json
@@ -16,7 +17,7 @@ from gateway.dialects.decoded import Answer, PlainAnswer
 from gateway.dialects.facts import BodyFacts, EventFacts, EventKind, Object, Usage, as_object, as_objects
 from gateway.dialects.routes import Dialect, Route
 
-__all__ = ["BodyFacts", "EventFacts", "EventKind", "Usage", "read_body", "read_event", "watch"]
+__all__ = ["BodyFacts", "EventFacts", "EventKind", "Usage", "read_body", "read_event", "tokens_in", "watch"]
 
 _COMMENT: Final = EventFacts(kind=EventKind.COMMENT)
 _OTHER: Final = EventFacts(kind=EventKind.OTHER)
@@ -32,6 +33,13 @@ _any: Final = msgspec.json.Decoder().decode
 _plain_answer: Final = msgspec.json.Decoder(PlainAnswer).decode
 _answer: Final = msgspec.json.Decoder(Answer).decode
 _UNREADABLE: Final = object()
+# Once in each event that bears a token. No text can hold one: the quote would be written \\".
+_TOKEN_MARKS: Final = {
+    "chat": b'"choices"',
+    "completions": b'"choices"',
+    "messages": b'"content_block_delta"',
+    "responses": b'.delta"',
+}
 
 
 def read_event(route: Route, event: bytes) -> EventFacts:
@@ -64,6 +72,11 @@ def watch(route: Route) -> Callable[[bytes], bool]:
     if route.dialect is _ANTHROPIC:
         return anthropic.watch_messages
     return openai.watch_responses if route.name == "responses" else openai.watch_chunks
+
+
+def tokens_in(route: Route, events: bytes) -> int:
+    """How many of these events bear a token, where `watch` has found nothing in them."""
+    return events.count(_TOKEN_MARKS[route.name])
 
 
 def _reader(route: Route) -> Reader:

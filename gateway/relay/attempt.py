@@ -6,11 +6,11 @@ may place the request again. After that a fault is told by one frame and a close
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.dialects.answers import error_frame
 from gateway.dialects.facts import Usage
-from gateway.dialects.routes import Route
+from gateway.dialects.routes import Kind, Route
 from gateway.dialects.stream import read_body
 from gateway.dialects.verdict import error_for
 from gateway.http.exchange import Exchange
@@ -18,6 +18,8 @@ from gateway.http.upstream import Sink, UpstreamConnection
 from gateway.relay.end import COMPLETED, End, How, Rules
 from policies.decisions import Reason
 from policies.events import Cause
+
+_GENERATE: Final = Kind.GENERATE
 
 
 class Owner(Protocol):
@@ -80,7 +82,8 @@ class Attempt:
     over = False
     streamed = False  # the engine answers with an event stream
     usage: Usage | None = None
-    events = 0  # relayed: what is charged when the engine tells no usage
+    events = 0  # relayed
+    blank = 0  # of these had no token in them; the others are charged when the engine tells no usage
     _unsent_bytes = 0  # of the request, at the last look
     _unsent_s = 0.0  # since when
 
@@ -184,15 +187,16 @@ class Attempt:
         """Tokens of the answer that have come so far; a begun answer has one at least."""
         if self._reader is not None:
             self._reader.add_up()
-        return (self.events or 1) if self.committed else 0
+        return max(1, self.events - self.blank) if self.committed else 0
 
     def tokens(self, estimate: int) -> tuple[int, int, int]:
         """Prompt, cached and output tokens by the engine's own usage; where it told none, the estimate of the prompt and
         what was seen of the answer."""
         usage = self.usage
+        seen = self.seen_tokens() if self.route.kind is _GENERATE else 0
         if usage is None:
-            return estimate, 0, self.events
-        output = self.events if usage.output_tokens is None else usage.output_tokens
+            return estimate, 0, seen
+        output = seen if usage.output_tokens is None else usage.output_tokens
         return usage.prompt_tokens or 0, usage.cached_tokens or 0, output
 
     def ping(self) -> None:

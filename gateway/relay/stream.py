@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.dialects.facts import EventFacts, EventKind
-from gateway.dialects.stream import read_event, watch
+from gateway.dialects.stream import read_event, tokens_in, watch
 from gateway.dialects.verdict import judge_event
 from gateway.http import sse
 from gateway.http.upstream import Sink
@@ -222,7 +222,10 @@ class StreamReader:
         if not self._token_seen or self._misses % RELEARN == 0 or events[0] == _COLON or self._watch(events):
             self._read_events(sse.split(events))
         else:
-            self._attempt.events += events.count(b"data:")
+            attempt = self._attempt
+            lines = events.count(b"data:")
+            attempt.events += lines
+            attempt.blank += lines - tokens_in(attempt.route, events)
             self._held.append(events)
 
     def _take_last(self, tail: bytes) -> None:
@@ -255,6 +258,7 @@ class StreamReader:
             if kind is not _COMMENT:
                 self._good = True
                 attempt.events += 1
+                attempt.blank += kind is not _TOKEN
             if kind is _END:
                 self._ended, self._steady = True, False
                 # Usually the message ends in this same read: then the last events leave together with its end.

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects.routes import ROUTES, Route
-from gateway.dialects.stream import BodyFacts, EventFacts, EventKind, Usage, read_body, read_event, watch
+from gateway.dialects.stream import BodyFacts, EventFacts, EventKind, Usage, read_body, read_event, tokens_in, watch
 from gateway.http import sse
 
 BY_NAME: dict[str, Route] = {route.name: route for route in ROUTES}
@@ -248,6 +248,26 @@ def test_no_event_that_matters_is_overlooked(route: str, data: bytes) -> None:
             assert looks(data + beside) and looks(beside * 3 + data + beside * 3)
 
 
+def test_the_last_chunk_is_looked_at_for_it_may_bear_no_token() -> None:
+    looks = watch(BY_NAME["chat"])
+    assert looks(event(chunk({}, finish="stop"))) and looks(
+        event(chunk({"content": "x"})) + event(chunk({}, finish="stop"))
+    )
+
+
+@pytest.mark.parametrize("route", ["chat", "completions", "messages", "responses"])
+def test_what_needs_no_look_is_counted_by_its_tokens(route: str) -> None:
+    told = {
+        "chat": event(chunk({"content": '"choices" data:'})),
+        "completions": event(text('"choices"')),
+        "messages": event(DELTA | {"delta": {"text": '"content_block_delta"'}}, "content_block_delta"),
+        "responses": event({"type": "response.output_text.delta", "delta": '.delta"'}, "response.output_text.delta"),
+    }[route]
+    assert [tokens_in(BY_NAME[route], told * count) for count in (1, 3)] == [1, 3]
+    around = event({"type": "content_block_stop", "index": 0}, "content_block_stop") if route == "messages" else b""
+    assert tokens_in(BY_NAME[route], around + told) == 1
+
+
 @pytest.mark.parametrize("spacing", [(",", ":"), (", ", ": ")])
 def test_spaces_in_json_change_nothing(spacing: tuple[str, str]) -> None:
     for data in ({"choices": [], "usage": USAGE}, chunk({}, finish="abort"), {"error": {"code": 1}}):
@@ -265,7 +285,6 @@ def test_spaces_in_json_change_nothing(spacing: tuple[str, str]) -> None:
         ("chat", event(chunk({"content": " token"}, usage=None))),
         ("chat", event(chunk({"content": " token"}, usage=None)) * 4),
         ("chat", event(chunk({"content": " token"})) * 4),
-        ("chat", event(chunk({}, finish="stop"))),
         ("completions", event(text(" token"))),
         ("messages", event(DELTA | {"delta": {"text": " token"}}, "content_block_delta") * 3),
         ("responses", event({"type": "response.output_text.delta", "delta": " token"}, "response.output_text.delta")),
