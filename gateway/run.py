@@ -197,8 +197,8 @@ class Run(Asking):
         event = Bounced(request_id=request_id, attempt=self._number, cause=end.cause, retry_after_s=end.retry_after_s)
         self._follow(self.services.dispatcher.handle(event, request_id))
 
-    def _settle(self, outcome: Outcome) -> None:
-        """The last attempt ended: tell the core what was learned."""
+    def _settle(self, outcome: Outcome, *, left: bool = False) -> None:
+        """The last attempt ended: tell the core what was learned. `left`: its client has, before it."""
         attempt, seen_tokens = self.attempt, 0
         usage = attempt.usage if attempt is not None else None
         if usage is None or outcome is not _COMPLETED or (usage.output_tokens is None and self.route.kind is _GENERATE):
@@ -214,6 +214,7 @@ class Run(Asking):
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
             seen_tokens=seen_tokens,
+            left=left,
         )
         self.services.dispatcher.leave(event.request_id, event)
 
@@ -310,10 +311,10 @@ class Run(Asking):
         try:
             if end is COMPLETED:
                 self._close_try("finished")
-                self._settle(_COMPLETED)
+                self._settle(_COMPLETED, left=True)
             else:
                 self._close_try("stale_resent" if end.stale else _RESULTS[end.how])
-                self._settle(_outcome(end))
+                self._settle(_outcome(end), left=True)
                 self.services.metrics.upstream_failed(self._backend.name, _reason(end))
             self.end(499, "cancelled", self._lost)
         except Exception as error:

@@ -30,7 +30,6 @@ from policies.events import (
     LengthsRestored,
     LoadObserved,
     OfStore,
-    Outcome,
     SettingsChanged,
     Tick,
     WallClock,
@@ -53,7 +52,6 @@ __all__ = ["Core", "EndpointView", "FlowView", "InvariantError", "PoolView", "To
 
 REESTIMATES: Final = 4  # of how long an answer will be, while it runs
 SWEEP_S: Final = 1.0  # between looks at what changes slowly
-_COMPLETED: Final = Outcome.COMPLETED  # a member found in its class costs as much as a call
 SWEEP_BLOCKS: Final = 5_000  # of endpoints that are gone are forgotten then
 
 
@@ -230,10 +228,7 @@ class Core(Seen):
         ticket, attempt = self._books.find(event.request_id, event.attempt)
         if ticket is None or attempt is None:
             return
-        if event.outcome is _COMPLETED:
-            self._books.completed += 1
-        else:
-            self._books.failed += 1
+        self._books.count_end(event)
         self._assessing.finished(ticket, attempt, event, now)
         if ticket.claim is not None:
             self.metering.finished(ticket, attempt, event, now)

@@ -58,7 +58,7 @@ class FirstToken(Message):
 
 class Finished(Message):
     """An attempt ended after it had begun to answer. Token counts are None where the engine told none; `seen_tokens`
-    of the answer were counted on their way."""
+    of the answer were counted on their way. `left`: its client had gone, and the engine was read to its end."""
 
     request_id: str
     attempt: int
@@ -67,6 +67,7 @@ class Finished(Message):
     cached_tokens: int | None = None
     output_tokens: int | None = None
     seen_tokens: int = 0
+    left: bool = False
 
 
 class Bounced(Message):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from policies.events import CacheTurned
+from policies.events import CacheTurned, Finished, Outcome
 from policies.state.ledger import Attempt, Load
 from policies.state.parked import Parked
 from policies.state.prefixes import Prefixes
@@ -16,6 +16,7 @@ from policies.state.views import Totals
 from policies.types import SHARED, Affinity, Band, Endpoint, InferenceRequest, Settings
 
 UNBOUNDED: Final = 1 << 62
+_COMPLETED: Final = Outcome.COMPLETED  # a member found in its class costs as much as a call
 MOST_VICTIMS: Final = 8  # of one more urgent request
 QueueKey = tuple[str, str, int]  # partition, model, bound
 Queues = dict[str, list[PoolQueue]]  # of one partition: of each model its pools, the smallest bound first
@@ -284,6 +285,15 @@ class Books:
         for ticket in self.tickets.values():
             if ticket.attempt is not None and ticket.attempt.load.up:
                 ticket.share.held += ticket.sequences
+
+    def count_end(self, event: Finished) -> None:
+        """A request has ended after it was answered; what nobody waited for has been cancelled, however it ended."""
+        if event.left:
+            self.cancelled += 1
+        elif event.outcome is _COMPLETED:
+            self.completed += 1
+        else:
+            self.failed += 1
 
     def totals(self) -> Totals:
         return Totals(

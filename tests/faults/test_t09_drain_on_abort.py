@@ -57,6 +57,14 @@ async def line(gateway: Gateway) -> dict[str, Any]:
     return found[0]
 
 
+async def one_story(gateway: Gateway, **ended: int) -> None:
+    """The core and the metrics have counted the same ends, these."""
+    requests = (await gateway.admin("/health"))["requests"]
+    outcomes = (await gateway.metrics()).by("forebay_requests_ended_total", "outcome")
+    assert {name: count for name, count in requests.items() if count} == {"received": sum(ended.values()), **ended}
+    assert {name: count for name, count in outcomes.items() if count} == ended
+
+
 async def held(gateway: Gateway) -> tuple[int, int]:
     """Sequences and prompt tokens that the core holds on the first endpoint."""
     (endpoint, *_) = (await gateway.admin("/admin/v1/queues"))["endpoints"]
@@ -94,6 +102,9 @@ async def test_a_simulated_engine_says_all_and_the_tenant_pays_for_all(
             assert await held(gateway) == (0, 0)
             (limit,) = (await gateway.admin("/admin/v1/tenants/acme/usage"))["limits"]
             assert (limit["settled"], limit["held"]) == (entry["prompt_tokens"] + OUT, 0)
+            await one_story(gateway, cancelled=1)
+            steps = (await gateway.admin(f"/admin/v1/explain/{left['request_id']}"))["steps"]
+            assert [(step["what"], step["left"]) for step in steps if "outcome" in step] == [("finished", True)]
 
 
 async def test_until_its_end_nobody_else_has_the_place(tmp_path: Path) -> None:
@@ -143,6 +154,7 @@ async def test_who_left_is_not_tried_elsewhere(tmp_path: Path) -> None:
         await until(lambda: any(engine.seen for engine in made.engines), 5, "not at an engine")
         client.close()
         assert (await line(made.gateway))["attempts"] == 1
+        await one_story(made.gateway, cancelled=1)
         assert sum(len(engine.seen) for engine in made.engines) == 1
 
 
@@ -159,6 +171,7 @@ async def test_timeouts_hold_for_what_is_read_out(tmp_path: Path, timeouts: dict
         await until(lambda: made.engine.seen[0].aborted, 8, "the engine is waited for")
         assert least_s <= made.engine.seen[0].peer_closed_s - began <= 6
         assert (await line(made.gateway))["stage"] == "stream"
+        await one_story(made.gateway, cancelled=1)
         assert await held(made.gateway) == (0, 0)
 
 

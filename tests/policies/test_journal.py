@@ -38,6 +38,7 @@ EVENTS: list[Event] = [
     Cancelled(request_id="a"),
     FirstToken(request_id="a", attempt=1),
     Finished(request_id="a", attempt=1, outcome=Outcome.COMPLETED, prompt_tokens=7, output_tokens=None),
+    Finished(request_id="a", attempt=1, outcome=Outcome.FAILED, left=True),
     Bounced(request_id="a", attempt=2, cause=Cause.STATUS_503, retry_after_s=1.5),
     EndpointUp(endpoint=endpoint("x", pools=("main", "other"))),
     EndpointDown(name="x"),

@@ -279,6 +279,17 @@ def test_one_reservation_serves_all_attempts() -> None:
     assert world.told("other") == "queued"
 
 
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED])
+def test_who_left_an_engine_that_was_read_to_its_end_has_left_and_pays_once_for_what_it_said(outcome: Outcome) -> None:
+    world = Quotas(acme(tpm=1000))
+    world.ask("r")
+    world.end("r", 0.0, outcome, prompt_tokens=12, output_tokens=7, left=True)
+    world.leave("r", 0.0, seen=3)
+    assert world.used("tpm", 0.0) == 19
+    totals = world.core.totals()
+    assert (totals.received, totals.cancelled, totals.completed, totals.failed) == (1, 1, 0, 0)
+
+
 def test_an_end_that_is_told_twice_is_settled_once() -> None:
     world = Quotas(acme(tpm=1000))
     world.ask("r")
