@@ -27,7 +27,8 @@ from policies.state.tickets import Ticket
 from policies.types import Settings
 
 FIRST_TOKEN_SLACK: Final = 1.25  # scheduling.md 5: an answer without a visible first token
-FIRST_TOKEN_LOST: Final = 4.0  # times that, where one should have been seen
+FIRST_TOKEN_LOST: Final = 4.0  # times that, where one should have been seen,
+FIRST_TOKEN_LOST_S: Final = 30.0  # and not before: an engine that is late would look empty, and draw everybody
 REMATCH_S: Final = 0.25  # what is cached where changes while a request waits
 WARM_GAIN_S: Final = 0.05  # what waiting for a warm engine has to save beyond the wait
 WARM_SLACK_RATIO: Final = 0.5  # of the time until its first token is due it may take, and never longer than it saves
@@ -275,8 +276,9 @@ class Placing:
                 turn = Turn(endpoint=load.name, prompt_tokens=ticket.tokens, at_s=now)
                 books.sessions.keep(request.tenant, request.session, turn)
         if uncached:
-            slack = FIRST_TOKEN_SLACK * (FIRST_TOKEN_LOST if request.streamed else 1.0)
-            books.timers.set(ticket, now + slack * load.prefill_tokens / load.speed)
+            expected_s = FIRST_TOKEN_SLACK * load.prefill_tokens / load.speed
+            lost_s = max(FIRST_TOKEN_LOST_S, FIRST_TOKEN_LOST * expected_s) if request.streamed else expected_s
+            books.timers.set(ticket, now + lost_s)
 
     def dequeue(self, ticket: Ticket) -> None:
         """It waits no more."""

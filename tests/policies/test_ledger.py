@@ -161,14 +161,31 @@ def test_an_answer_without_a_visible_first_token_frees_its_prompt_at_the_estimat
     assert world.load("x") == (3, 1000)
 
 
-def test_a_first_token_that_should_have_been_seen_is_waited_for_four_times_as_long() -> None:
+@pytest.mark.parametrize(
+    ("tokens", "until_s"), [(1000, 30.0), (10_000, 50.0)], ids=["half a minute", "four times as long"]
+)
+def test_a_first_token_that_should_have_been_seen_is_given_up_much_later(tokens: int, until_s: float) -> None:
     world = World(endpoint("x", speed=1000.0))
+    world.arrive("a", tokens=tokens)
+    assert world.core.next_wakeup() == until_s
+    world.tick(until_s)
+    assert world.load("x") == (1, 0)
+    assert world.first_token("a", 60.0) == []
+    assert world.load("x") == (1, 0)
+
+
+def test_an_engine_whose_first_tokens_are_late_draws_nobody() -> None:
+    world = World(endpoint("stuck", speed=1000.0))
     world.arrive("a", tokens=1000)
-    assert world.core.next_wakeup() == 5.0
-    world.tick(5.0)
-    assert world.load("x") == (1, 0)
-    assert world.first_token("a", 6.0) == []
-    assert world.load("x") == (1, 0)
+    world.up(endpoint("well", speed=1000.0))
+    for at in range(6, 26):  # a is later than was thought by then
+        names = [f"b{at}", f"c{at}"]
+        assert [told for name in names for told in world.arrive(name, at, tokens=200)] == [
+            f"{name}>well" for name in names
+        ]
+        for name in names:
+            world.first_token(name, at + 0.5)
+            world.finish(name, at + 0.5)
 
 
 def test_the_event_that_comes_late_finds_the_timers_done_first() -> None:
