@@ -3,7 +3,8 @@
 Each block's hash is seeded with the one before it, so one number stands for all the text up to there. The seed of the
 first block names the isolation domain: chains of two domains have nothing in common, whatever their text.
 
-1. A token is four bytes of text. Blocks hold `block_tokens` within the first 16 KiB and four times that beyond.
+1. A token is four bytes of text. The first 16 blocks hold `block_tokens`, the next 12 four times that, the rest 16 times:
+   a block is at most a fourth of what is before it, and a long prompt has few of them.
 2. What follows the last full block, or 512 KiB, is not hashed.
 3. How the text is cut into parts does not matter. A caller renders tools first, then messages with a role mark each,
    and puts a digest where media stands.
@@ -17,8 +18,10 @@ from typing import Any, Final
 from xxhash import xxh3_64_intdigest
 
 TOKEN_BYTES: Final = 4
-FINE_BYTES: Final = 16 * 1024
-COARSE: Final = 4  # beyond FINE_BYTES a block is so many times larger
+FINE: Final = 16  # so many blocks of the smallest size
+MIDDLE: Final = 12  # so many after them
+WIDER: Final = 4  # so many times larger than the blocks before
+_FINE_AND_MIDDLE: Final = FINE + WIDER * MIDDLE  # in blocks of the smallest size
 MOST_BYTES: Final = 512 * 1024  # 131,072 tokens, llm-d's limit
 HEAD_BYTES: Final = 1024 * TOKEN_BYTES
 
@@ -34,13 +37,13 @@ def chain(parts: Sequence[Text], block_tokens: int, seed: int) -> tuple[int, ...
     """The hashes of all full blocks of these parts, one after the other."""
     text = _text(parts, MOST_BYTES)
     fine = block_tokens * TOKEN_BYTES
-    # Sizes that do not divide 16 KiB end their fine blocks a little later: no block may be cut short.
-    fine_end = -(-FINE_BYTES // fine) * fine
-    if len(text) <= fine_end:
-        return tuple(_hashes(text, fine, seed))
+    if len(text) < fine * (FINE + WIDER):
+        return tuple(_hashes(text[: fine * FINE], fine, seed))
     whole = memoryview(text)
-    hashes = _hashes(whole[:fine_end], fine, seed)
-    return (*hashes, *_hashes(whole[fine_end:], fine * COARSE, hashes[-1]))
+    hashes = _hashes(whole[: fine * FINE], fine, seed)
+    hashes += _hashes(whole[fine * FINE : fine * _FINE_AND_MIDDLE], fine * WIDER, hashes[-1])
+    hashes += _hashes(whole[fine * _FINE_AND_MIDDLE :], fine * WIDER * WIDER, hashes[-1])
+    return tuple(hashes)
 
 
 def chain_of_ids(token_ids: Sequence[int], block_tokens: int, seed: int) -> tuple[int, ...]:
@@ -63,19 +66,20 @@ def head(parts: Sequence[Text], seed: int) -> int:
 
 def depth_bytes(blocks: int, block_tokens: int) -> int:
     """How many bytes of text the first so many blocks cover."""
-    fine = block_tokens * TOKEN_BYTES
-    fine_blocks = -(-FINE_BYTES // fine)
-    if blocks <= fine_blocks:
-        return blocks * fine
-    return (fine_blocks + (blocks - fine_blocks) * COARSE) * fine
+    fine = blocks
+    if blocks > FINE + MIDDLE:
+        fine = _FINE_AND_MIDDLE + (blocks - FINE - MIDDLE) * (WIDER * WIDER)
+    elif blocks > FINE:
+        fine = FINE + (blocks - FINE) * WIDER
+    return fine * block_tokens * TOKEN_BYTES
 
 
 def block_at(text_bytes: int, block_tokens: int) -> int:
     """How many full blocks so many bytes of text hold."""
-    fine = block_tokens * TOKEN_BYTES
-    fine_blocks = -(-FINE_BYTES // fine)
-    blocks = text_bytes // fine
-    return blocks if blocks <= fine_blocks else fine_blocks + (blocks - fine_blocks) // COARSE
+    fine = text_bytes // (block_tokens * TOKEN_BYTES)
+    if fine > _FINE_AND_MIDDLE:
+        return FINE + MIDDLE + (fine - _FINE_AND_MIDDLE) // (WIDER * WIDER)
+    return fine if fine <= FINE else FINE + (fine - FINE) // WIDER
 
 
 def _text(parts: Sequence[Text], most_bytes: int) -> Text:

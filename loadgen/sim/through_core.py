@@ -1,6 +1,8 @@
 """The real core in front of simulated engines: events in, decisions carried out, as the gateway does it."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 from loadgen.report.record import Outcome
 from loadgen.sim.call import BLOCK_TOKENS, Call
@@ -26,12 +28,10 @@ from policies.events import (
     Tick,
 )
 from policies.events import Outcome as Ended
+from policies.fingerprint import MOST_BYTES, TOKEN_BYTES, block_at, depth_bytes
 from policies.types import Endpoint, InferenceRequest
 
-TOKEN_BYTES = 4
 HEAD_TOKENS = 1024  # scheduling.md 3
-SHORT_BLOCKS_UP_TO_TOKENS = 4096  # scheduling.md 8: beyond, blocks are four times as long
-FULL_CONTEXT_TOKENS = 131_072
 ENVELOPE_BYTES = 200  # of JSON around the text
 CAPACITY = (
     Reason.OVERLOADED,
@@ -213,10 +213,15 @@ class ThroughCore:
         affinity = self._policy.settings.affinity
         if affinity is None:
             return ()
-        step = affinity.block_tokens // BLOCK_TOKENS
-        split = -(-SHORT_BLOCKS_UP_TO_TOKENS // affinity.block_tokens) * step
-        end = FULL_CONTEXT_TOKENS // BLOCK_TOKENS
-        return hashes[step - 1 : split : step] + hashes[split + 4 * step - 1 : end : 4 * step]
+        ends = _block_ends(affinity.block_tokens)
+        return tuple([hashes[end - 1] for end in ends[: bisect_right(ends, len(hashes))]])
+
+
+@cache
+def _block_ends(block_tokens: int) -> list[int]:
+    """Where the gateway's blocks end, in blocks of the engine."""
+    most = block_at(MOST_BYTES, block_tokens)
+    return [depth_bytes(blocks, block_tokens) // (BLOCK_TOKENS * TOKEN_BYTES) for blocks in range(1, most + 1)]
 
 
 def _outcome(reason: Reason) -> Outcome:

@@ -16,16 +16,21 @@ TEXT = bytes(range(256)) * 256  # 64 KiB
 
 @pytest.mark.parametrize(
     ("text_bytes", "blocks"),
-    [(0, 0), (255, 0), (256, 1), (511, 1), (2048, 8), (16_384, 64), (17_407, 64), (17_408, 65), (131_072, 176)],
+    [
+        *((0, 0), (255, 0), (256, 1), (511, 1), (4_096, 16)),
+        *((5_119, 16), (5_120, 17), (16_384, 28), (20_479, 28), (20_480, 29), (131_072, 56)),
+    ],
 )
-def test_only_full_blocks_are_hashed_and_later_ones_are_four_times_as_large(text_bytes: int, blocks: int) -> None:
+def test_only_full_blocks_are_hashed_and_later_ones_are_four_and_sixteen_times_as_large(
+    text_bytes: int, blocks: int
+) -> None:
     assert len(chain([bytes(text_bytes)], 64, SEED)) == block_at(text_bytes, 64) == blocks
 
 
 def test_nothing_beyond_512_kib_is_hashed() -> None:
     most = chain([bytes(512 * 1024)], 64, SEED)
     assert chain([bytes(512 * 1024), b"more" * 1000], 64, SEED) == most
-    assert len(most) == 64 + 496
+    assert len(most) == 16 + 12 + 124
 
 
 def test_each_hash_is_seeded_with_the_one_before() -> None:
@@ -59,7 +64,7 @@ def test_blocks_and_bytes_are_inverse(block_tokens: int, blocks: int, more: int)
 
 @pytest.mark.parametrize("block_tokens", [16, 64, 100, 512])
 def test_a_chain_covers_what_its_length_says(block_tokens: int) -> None:
-    for text_bytes in (0, 5_000, 16_383, 16_385, 16_800, 20_000, 65_536):
+    for text_bytes in (0, 4_095, 5_000, 5_120, 16_383, 16_385, 16_800, 20_000, 20_480, 65_536):
         assert len(chain([TEXT[:text_bytes]], block_tokens, SEED)) == block_at(text_bytes, block_tokens)
 
 
@@ -81,7 +86,7 @@ def test_token_ids_are_hashed_themselves() -> None:
     ids = list(range(1000))
     assert chain_of_ids(ids, 64, SEED) == chain([struct.pack("<1000I", *ids)], 64, SEED)
     assert len(chain_of_ids(ids, 64, SEED)) == 15
-    assert len(chain_of_ids(range(200_000), 64, SEED)) == 64 + 496
+    assert len(chain_of_ids(range(200_000), 64, SEED)) == 16 + 12 + 124
     assert chain_of_ids([], 64, SEED) == ()
 
 

@@ -157,8 +157,8 @@ def test_bounds_hold_and_what_is_held_is_whole_from_the_start(
 def test_depth_is_counted_in_tokens_of_this_prompt() -> None:
     made, prefix = index(), fresh(RANDOM, 70)
     made.insert("x", asked(prefix), 0.0)
-    assert made.match(asked(prefix, tokens=100_000), 1.0).tokens("x") == (64 + 6 * 4) * 64
-    assert made.match(asked(prefix, tokens=10_000, text_bytes=30_000), 1.0).tokens("x") == depth_bytes(70, 64) // 3
+    assert made.match(asked(prefix, tokens=100_000), 1.0).tokens("x") == (16 + 12 * 4 + 42 * 16) * 64
+    assert made.match(asked(prefix, tokens=100_000, text_bytes=300_000), 1.0).tokens("x") == depth_bytes(70, 64) // 3
 
 
 def test_at_least_one_token_is_left_to_compute() -> None:
@@ -214,8 +214,8 @@ def test_the_most_that_anybody_has_is_known_without_asking_all_even_what_came_af
     assert found.most_tokens() == 640
     other = next(name for name in names if name not in found.holders)
     made.insert(other, asked(words[:20]), 1.0)
-    assert found.most_tokens() == 1280
-    assert found.tokens(other) == 1280
+    assert found.most_tokens() == 2048
+    assert found.tokens(other) == 2048
 
 
 # Life of an entry
