@@ -29,7 +29,7 @@ from gateway.roster import Roster
 from gateway.services import Services
 from gateway.telemetry import families, live, snapshot
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.lag import sample_lag
+from gateway.telemetry.lag import LagSampler
 from gateway.telemetry.metrics import Metrics
 from gateway.tenants import KeyView, Tenants, Throttle, listing
 from gateway.usage import Sums
@@ -134,7 +134,7 @@ class Gateway:
             if part is not None:
                 part.start()
         sweeper = tasks.start(self._sweep(), "sweep")
-        sampler = tasks.start(sample_lag(self._metrics.loop_lag.observe), "loop lag")
+        sampler = LagSampler(self._metrics.loop_lag.observe)
         self._phase, self._services.ready = "serving", True
         self._line.watch(lambda: self.start_drain("the end of the supervisor"))
         self._line.say("serving")

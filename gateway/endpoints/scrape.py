@@ -8,26 +8,25 @@ so long: an engine at work fills its cache. Nothing here counts as load or as a 
 """
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import aiohttp
 import msgspec
 
+from gateway.endpoints.ask import OK, Asker, NoAnswer
 from gateway.endpoints.exposition import Exposition, Load, NotMetrics, load, wanted
 from gateway.endpoints.watches import Watches
 from gateway.engines.row import Gauges
 
 STALE_PERIODS = 4  # scheduling.md 5
 TIMEOUT_S = 0.5  # engines.md 5
-PIECE_BYTES = 64 * 1024
 PAGE_BYTES = 8 * 1024 * 1024
 MODELS_BYTES = 1024 * 1024
 RESULTS = ("good", "failed", "invalid", "frozen")
-_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+_NO_ANSWER = (NoAnswer, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +111,6 @@ class Scraper:
 
     def start(self) -> None:
         """Begin to ask whoever is up. Needs a running loop."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=30),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        )
         self._watches.change(self._targets)
 
     def change(self, targets: Iterable[ScrapeTarget], every_s: float) -> None:
@@ -140,7 +134,6 @@ class Scraper:
     async def close(self) -> None:
         """End every task, also one whose engine hangs."""
         await self._watches.close()
-        await self._session.close()
 
     def up(self, name: str) -> None:
         """An endpoint can be asked now: it may be a new process at the old address."""
@@ -173,35 +166,48 @@ class Scraper:
             )
 
     async def _watch(self, target: ScrapeTarget) -> None:
-        loop, scraped = asyncio.get_running_loop(), self._scraped[target.name]
+        asker = Asker(target.url, target.api_key)
+        try:
+            await self._ask(target, self._scraped[target.name], asker)
+        finally:
+            asker.close()
+
+    async def _ask(self, target: ScrapeTarget, scraped: _Scraped, asker: Asker) -> None:
+        loop = asyncio.get_running_loop()
         while self._watches.has(target):
             await scraped.up.wait()
             began_s = loop.time()
             if not scraped.asked:
-                await self._ask_models(target, scraped)
+                await self._ask_models(target, scraped, asker)
             elif target.gauges is None:
                 scraped.up.clear()  # nothing more to ask until it has been away
             if target.gauges is not None and self._watches.has(target):
-                await self._scrape(target, target.gauges, scraped)
+                await self._scrape(target, target.gauges, scraped, asker)
             await asyncio.sleep(began_s + self._every_s * self._random.uniform(0.9, 1.1) - loop.time())
 
-    async def _ask_models(self, target: ScrapeTarget, scraped: _Scraped) -> None:
+    async def _ask_models(self, target: ScrapeTarget, scraped: _Scraped, asker: Asker) -> None:
         """Read how long its models' contexts are. An engine that has no such list is not asked again."""
+        body = bytearray()
+
+        def take(piece: bytes) -> None:
+            if len(body) + len(piece) > MODELS_BYTES:
+                raise NoAnswer
+            body.extend(piece)
+
         try:
-            async with self._get(target, "/v1/models") as answer:
-                body = await _whole(answer)
+            status = await asker.get("/v1/models", take, self._timeout_s())
         except _NO_ANSWER:
             return
-        if not self._watches.has(target) or not scraped.up.is_set() or answer.status >= 500:
+        if not self._watches.has(target) or not scraped.up.is_set() or status >= 500:
             return
         scraped.asked = True
-        lengths = _contexts(body, target.served_as) if answer.status == 200 else []
+        lengths = _contexts(bytes(body), target.served_as) if status == OK else []
         self._learn(target.name, scraped, replace(scraped.facts, context_tokens=max(lengths, default=0)))
 
-    async def _scrape(self, target: ScrapeTarget, gauges: Gauges, scraped: _Scraped) -> None:
+    async def _scrape(self, target: ScrapeTarget, gauges: Gauges, scraped: _Scraped, asker: Asker) -> None:
         began_s, seen, result = time.monotonic(), None, "failed"
         try:
-            page = await self._page(target, wanted(gauges))
+            page = await self._page(target, wanted(gauges), asker)
             seen, result = load(page, gauges), "invalid"
         except NotMetrics:
             result = "invalid"
@@ -212,12 +218,12 @@ class Scraper:
         if seen is not None:
             result = self._take(target.name, scraped, began_s, seen)
         else:
-            scraped.moved_s = began_s  # what comes after silence is news, even if it is the same
+            scraped.moved_s = math.inf  # what comes after silence is news, even if it is the same
         scraped.counts[result] += 1
 
     def _take(self, name: str, scraped: _Scraped, seen_s: float, seen: Load) -> str:
         """Pass on what is news. Returns how good it was."""
-        if seen != scraped.load or not seen.running + seen.waiting:
+        if seen != scraped.load or not seen.running + seen.waiting or scraped.moved_s > seen_s:
             scraped.moved_s = seen_s
         elif seen_s - scraped.moved_s > STALE_PERIODS * self._every_s:
             scraped.load_s = scraped.moved_s
@@ -234,39 +240,23 @@ class Scraper:
             scraped.facts = facts
             self.on_facts(name, facts)
 
-    async def _page(self, target: ScrapeTarget, names: frozenset[str]) -> Exposition:
+    async def _page(self, target: ScrapeTarget, names: frozenset[str], asker: Asker) -> Exposition:
         page, left = Exposition(names), PAGE_BYTES
-        async with self._get(target, target.metrics_path or "") as answer:
-            if answer.status != 200:
-                raise aiohttp.ClientError(f"status {answer.status}")
-            async for piece in answer.content.iter_chunked(PIECE_BYTES):
-                left -= len(piece)
-                if left < 0:
-                    raise NotMetrics
-                page.feed(piece)
+
+        def take(piece: bytes) -> None:
+            nonlocal left
+            left -= len(piece)
+            if left < 0:
+                raise NotMetrics
+            page.feed(piece)
+
+        if await asker.get(target.metrics_path or "", take, self._timeout_s()) != OK:
+            raise NoAnswer
         page.close()
         return page
 
-    @asynccontextmanager
-    async def _get(self, target: ScrapeTarget, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {"accept-encoding": "identity"}  # vLLM compresses its metrics for whoever takes that
-        if target.api_key:
-            headers["authorization"] = f"Bearer {target.api_key}"
-        timeout = aiohttp.ClientTimeout(total=min(self._every_s, TIMEOUT_S * self._scale))
-        async with self._session.get(
-            target.url + path, headers=headers, allow_redirects=False, timeout=timeout
-        ) as answer:
-            yield answer
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, if it is of a sane size."""
-    body = b""
-    async for piece in answer.content.iter_chunked(PIECE_BYTES):
-        body += piece
-        if len(body) > MODELS_BYTES:
-            raise ValueError("a model list without end")
-    return body
+    def _timeout_s(self) -> float:
+        return min(self._every_s, TIMEOUT_S * self._scale)
 
 
 def _contexts(body: bytes, served_as: frozenset[str]) -> list[int]:

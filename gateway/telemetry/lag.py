@@ -10,10 +10,25 @@ from collections.abc import Callable
 PERIOD_S = 0.05
 
 
-async def sample_lag(observe: Callable[[float], None]) -> None:
-    """Run until cancelled, giving `observe` the lateness in seconds of every timer."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + PERIOD_S
-        await asyncio.sleep(PERIOD_S)
-        observe(max(0.0, loop.time() - due))
+class LagSampler:
+    """Gives `observe` the lateness in seconds of every timer until it is cancelled. Needs a running loop.
+
+    No task: to wake one twenty times a second takes five times as long as to be called.
+    """
+
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        self._observe = observe
+        self._loop = asyncio.get_running_loop()
+        self._ask()
+
+    def cancel(self) -> None:
+        """Sample no more."""
+        self._timer.cancel()
+
+    def _ask(self) -> None:
+        self._due_s = self._loop.time() + PERIOD_S
+        self._timer = self._loop.call_later(PERIOD_S, self._called)
+
+    def _called(self) -> None:
+        self._observe(max(0.0, self._loop.time() - self._due_s))
+        self._ask()

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import tasks
 from gateway.admin import Phase, listen, make_app
 from gateway.admin.access import Access
 from gateway.admin.operations import Configured, Failure, Reloaded
@@ -23,7 +22,7 @@ from gateway.endpoints.exposition import Load
 from gateway.endpoints.scrape import Facts, Report
 from gateway.telemetry import families
 from gateway.telemetry.histogram import LAG_BOUNDS, Histogram
-from gateway.telemetry.lag import PERIOD_S, sample_lag
+from gateway.telemetry.lag import PERIOD_S, LagSampler
 from gateway.telemetry.metrics import Metrics
 from policies.state.views import EndpointView, FlowView, Totals
 
@@ -423,7 +422,7 @@ async def test_scrapes_of_ten_thousand_series_at_10_hz_do_not_hold_up_the_loop()
     names = [(f"pool-{number}", "default", "standard") for number in range(10_000)]
     operations.metrics.watch(families.QUEUE_REQUESTS, lambda: [(name, 1) for name in names])
     lags: list[float] = []
-    sampler = tasks.start(sample_lag(lags.append), "lag")
+    sampler = LagSampler(lags.append)
     async with serving(operations) as admin:
         for _ in range(20):
             answer = await admin.ask("/metrics")
@@ -437,7 +436,7 @@ async def test_scrapes_of_ten_thousand_series_at_10_hz_do_not_hold_up_the_loop()
 
 async def test_the_lag_sampler_sees_a_blocked_loop() -> None:
     histogram = Histogram(LAG_BOUNDS)
-    sampler = tasks.start(sample_lag(histogram.observe), "lag")
+    sampler = LagSampler(histogram.observe)
     await asyncio.sleep(PERIOD_S * 2.5)
     time.sleep(0.3)  # the very thing it is there to see
     await asyncio.sleep(PERIOD_S * 2.5)
