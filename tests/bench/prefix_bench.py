@@ -17,7 +17,7 @@ from policies.types import Affinity, InferenceRequest
 
 BUDGETS_US = {2: 3.0, 128: 60.0}  # scheduling.md 8
 BUDGET_US_PER_BLOCK = {"known": 0.15, "match": 0.1}
-BLOCKS, NEW_BLOCKS = 112, 28  # 64 KiB and 7 KiB of text
+BLOCKS, NEW_BLOCKS = 40, 7  # 64 KiB of text and its last 28 KiB
 TENANTS = 50
 RANDOM = Random(7)
 

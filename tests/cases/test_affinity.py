@@ -172,7 +172,7 @@ def test_c067_engines_that_go_leave_nothing_behind_and_come_back_cold() -> None:
             pass
         assert index.used_bytes == baseline
         assert len(index._free_bits) == 50
-    assert index.match(stays, 20.0).cached("stays") == 2048
+    assert index.match(stays, 20.0).cached("stays") == 8192
     audit(index)
 
 

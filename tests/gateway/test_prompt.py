@@ -163,7 +163,7 @@ def test_of_several_lists_of_ids_all_count_and_the_first_is_compared() -> None:
 def test_a_list_of_ids_without_end_is_compared_as_far_as_is_cheap() -> None:
     found = looked("completions", prompt=list(range(100_000, 150_000)))
     assert found.exact_tokens == 50_000
-    assert 100 < len(found.chain) < 200
+    assert 30 < len(found.chain) < 60
 
 
 @pytest.mark.parametrize("ids", [[-1, 2], [2**32], [1.5] * 80, [1, "a"], [1, None]])

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,7 +12,7 @@ import pytest
 
 from gateway import tasks
 from gateway.endpoints.exposition import Load
-from gateway.endpoints.scrape import Facts, Report, Scraper, ScrapeTarget
+from gateway.endpoints.scrape import STALE_PERIODS, Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
 from loadgen.engine_server.server import SimulatedEngine
 from tests.gateway.test_exposition import VLLM_LOAD, VLLM_PAGE
@@ -266,3 +268,46 @@ async def test_a_large_page_does_not_stall_the_loop() -> None:
             late.append(loop.time() - began - 0.001)
     assert made.loads == [VLLM_LOAD]
     assert sorted(late)[-2] < 0.05  # the engine and its page live in this loop too
+
+
+async def test_scrapes_of_an_engine_share_a_connection_and_find_another_when_it_is_gone() -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                page = VLLM_PAGE.replace(
+                    b" 0.75", b" 0.%d" % random.randrange(10, 99)
+                )  # figures that stand still are no news
+                body = MODELS if b"/v1/models" in head else page
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, scraping(target_of(server.sockets[0].getsockname()[1])) as made:
+        made.scraper.up("e")
+        await until(lambda: len(made.loads) >= 4)
+        assert len(connections) == 1
+        connections[0].close()
+        heard = len(made.loads)
+        await until(lambda: len(made.loads) >= heard + 2)
+        assert len(connections) == 2
+    for each in connections:
+        await each.wait_closed()
+
+
+async def test_figures_that_come_again_after_a_silence_are_news_however_long_it_was() -> None:
+    async with engine() as one, scraping(target_of(one.port)) as made:
+        made.scraper.up("e")
+        await until(lambda: bool(made.loads))
+        one.pages[b"/metrics"] = (500, b"")
+        await until(lambda: made.report.counts["failed"] > 0)
+        time.sleep(STALE_PERIODS * EVERY_S + EVERY_S)  # a machine that stands still for longer than figures may
+        heard = len(made.loads)
+        one.pages[b"/metrics"] = (200, VLLM_PAGE)
+        await until(lambda: len(made.loads) > heard)
+        assert made.report.load == VLLM_LOAD

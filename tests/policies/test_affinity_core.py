@@ -14,8 +14,8 @@ AFFINITY = Affinity()
 STANDARD = Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=8.0)
 
 
-def chain(family: int, blocks: int = 64) -> tuple[int, ...]:
-    """64 blocks are 16 KiB or 4,096 tokens; each further one 256 tokens."""
+def chain(family: int, blocks: int = 28) -> tuple[int, ...]:
+    """28 blocks are 16 KiB or 4,096 tokens; each further one 1,024 tokens."""
     return tuple(range(family * 1000 + 1, family * 1000 + 1 + blocks))
 
 
@@ -247,18 +247,18 @@ SAVED_S = 8.192  # 8,192 cached tokens at 1,000 a second
 
 def busy_for(made: World, tokens: int) -> str:
     """Warm one endpoint for family 1 with 8,192 tokens, and give it so much else to compute."""
-    [answer] = made.arrive("warm", tokens=8200, prefix=chain(1, 80))
+    [answer] = made.arrive("warm", tokens=8200, prefix=chain(1, 32))
     made.first_token("warm", 0.0)
     made.finish("warm", 0.0)
     place = answer[-1]
-    assert made.arrive("busy", 1.0, tokens=8192 + tokens, prefix=chain(1, 80)) == [f"busy>{place}"]
+    assert made.arrive("busy", 1.0, tokens=8192 + tokens, prefix=chain(1, 32)) == [f"busy>{place}"]
     return place
 
 
 def test_a_request_waits_for_a_warm_engine_that_is_busy_for_less_than_it_saves() -> None:
     made = world()
     place = busy_for(made, 2100)
-    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32)) == []
     assert made.first_token("busy", 1.7) == [f"a>{place}"]
 
 
@@ -272,7 +272,7 @@ def test_it_waits_for_half_of_its_time_and_for_what_it_saves_at_most(slo: float,
     made = world(band=band)
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    told = made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    told = made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
     if held_s is None:  # it would take 2.1 s
         assert told == [f"a>{other}"]
         return
@@ -286,14 +286,14 @@ def test_a_small_gain_is_not_waited_for() -> None:
     made = world()
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    assert made.arrive("a", 1.0, tokens=2048, prefix=chain(1, 28)) == [f"a>{other}"]  # 1.79 s of prefill, for 2.1
+    assert made.arrive("a", 1.0, tokens=2048, prefix=chain(1, 19)) == [f"a>{other}"]  # 1.79 s of prefill, for 2.1
 
 
 def test_it_waits_once() -> None:
     made = world()
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
     for number in range(8):  # until the other is full too
         made.arrive(f"o{number}", 1.1, tokens=256)
     assert made.tick(1.001 + SAVED_S) in ([], [f"a>{other}"])
@@ -309,7 +309,7 @@ def test_one_that_waits_keeps_that_endpoint_only() -> None:
     )
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
     assert made.arrive("b", 1.1, tokens=2048) == [f"b>{other}"]
     assert made.arrive("c", 1.2, tokens=100) == []
     assert made.first_token("busy", 1.3) == [f"a>{place}", f"c>{place}"]
@@ -320,22 +320,22 @@ def test_an_endpoint_without_a_place_for_it_is_not_waited_for() -> None:
     made = world(seqs=1)
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == [f"a>{other}"]
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32)) == [f"a>{other}"]
 
 
 def test_a_full_queue_makes_nobody_wait_for_a_warm_engine() -> None:
     made = world(band=Band(name="standard", rank=2, queue_timeout_s=600.0, max_queued=1, slo_ttft_s=8.0))
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
-    assert made.arrive("b", 1.0, tokens=8400, prefix=chain(1, 80)) == [f"b>{other}"]
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32)) == []
+    assert made.arrive("b", 1.0, tokens=8400, prefix=chain(1, 32)) == [f"b>{other}"]
 
 
 def test_those_who_wait_for_a_warm_engine_stand_in_the_order_of_everybody() -> None:
     made = world("xy", seqs=20)
     place = busy_for(made, 2100)
-    made.arrive("later", 1.0, tokens=9000, prefix=chain(1, 80))
-    made.arrive("sooner", 1.0, tokens=8400, prefix=chain(1, 80))
+    made.arrive("later", 1.0, tokens=9000, prefix=chain(1, 32))
+    made.arrive("sooner", 1.0, tokens=8400, prefix=chain(1, 32))
     tickets = made.core._books.tickets
     assert len(tickets["later"].key) == len(tickets["sooner"].key) == 4
     first = min(("later", "sooner"), key=lambda name: tickets[name].key)
@@ -346,14 +346,14 @@ def test_when_the_engine_that_is_waited_for_goes_the_wait_is_over() -> None:
     made = world()
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
     assert made.down(place, 1.1) == [f"a>{other}"]
 
 
 def test_one_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
     made = world()
     busy_for(made, 2100)
-    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80))
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
     assert made.cancel("a", 1.2) == []
     assert made.core.totals().queued == 0
 
@@ -363,9 +363,9 @@ def test_one_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
 
 def test_a_session_goes_back_to_where_it_was_when_the_index_has_forgotten() -> None:
     made = world("wxyz", affinity=Affinity(ttl_s=10.0))
-    [first] = made.arrive("a", tokens=3000, prefix=chain(1, 40), session="s")
+    [first] = made.arrive("a", tokens=3000, prefix=chain(1, 22), session="s")
     made.finish("a", 1.0)
-    why = made.why("b", 100.0, tokens=3500, prefix=chain(1, 50), session="s")
+    why = made.why("b", 100.0, tokens=3500, prefix=chain(1, 24), session="s")
     assert why.cached_tokens == 3000
     assert made.load(first[-1])[0] == 1
 
@@ -429,7 +429,7 @@ def test_a_borrowed_endpoint_serves_a_warm_prompt_when_its_own_are_gone() -> Non
     for number in range(2):
         made.arrive(f"l{number}", tokens=9000)  # so much that they are not lent
     made.arrive("a", tokens=300, prefix=chain(1, 4))
-    assert made.arrive("q", 0.1, tokens=3000, prefix=chain(1, 40)) == []
+    assert made.arrive("q", 0.1, tokens=3000, prefix=chain(1, 22)) == []
     made.down("x", 0.2)
     assert made.first_token("l0", 0.3) in (["q>y"], ["q>z"])
 
@@ -460,7 +460,7 @@ def test_nobody_waits_for_an_engine_that_has_lost_what_was_worth_waiting_for() -
     made = world()
     place = busy_for(made, 2100)
     other = "y" if place == "x" else "x"
-    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 80)) == []
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32)) == []
     assert told(made.happen(CacheCleared(endpoint=other), 1.1)) == []
     assert told(made.happen(CacheCleared(endpoint=place), 1.2)) == [f"a>{other}"]
 
@@ -469,11 +469,11 @@ def test_a_prompt_that_is_shorter_than_it_looked_is_never_less_than_nothing() ->
     """The index goes by the driver's estimate, the core by what it has learned: here a fifth of it."""
     made = world()
     for number in range(200):
-        made.arrive(f"w{number}", tokens=2048, prefix=chain(1, 28), text_bytes=8192)
+        made.arrive(f"w{number}", tokens=2048, prefix=chain(1, 19), text_bytes=8192)
         made.first_token(f"w{number}", 0.0)
         done = Finished(
             request_id=f"w{number}", attempt=1, outcome=Outcome.COMPLETED, prompt_tokens=1100, output_tokens=3
         )
         made.happen(done, 0.0)
-    made.arrive("again", 1.0, tokens=2048, prefix=chain(1, 28), text_bytes=8192)
+    made.arrive("again", 1.0, tokens=2048, prefix=chain(1, 19), text_bytes=8192)
     assert sum(view.prefill_tokens for view in made.core.endpoints()) == 1

@@ -54,32 +54,32 @@ def test_an_endpoint_holds_as_many_long_prompts_as_it_has_lanes(held: int) -> No
 
 
 def conversation(blocks: int) -> tuple[int, ...]:
-    """64 blocks are 4,096 tokens, each further one 256."""
+    """28 blocks are 4,096 tokens, each further one 1,024."""
     return tuple(range(1, 1 + blocks))
 
 
 @pytest.mark.parametrize(("tokens", "goes"), [(15_000, True), (20_000, False)])
 def test_where_half_of_it_is_cached_a_long_prompt_needs_no_lane(tokens: int, goes: bool) -> None:
     made = World(endpoint("x"), settings=settings(pools=(AUTO,), bands=PATIENT, affinity=Affinity()))
-    assert made.arrive("turn", tokens=9216, prefix=conversation(84)) == ["turn>x"]
+    assert made.arrive("turn", tokens=9216, prefix=conversation(33)) == ["turn>x"]
     made.first_token("turn", 1.0)
     made.finish("turn", 2.0)
     assert made.arrive("long", 3.0, tokens=30_000) == ["long>x"]
-    assert made.arrive("next", 3.0, tokens=tokens, prefix=conversation(84)) == (["next>x"] if goes else [])
+    assert made.arrive("next", 3.0, tokens=tokens, prefix=conversation(33)) == (["next>x"] if goes else [])
 
 
 def test_an_endpoint_that_may_have_no_lanes_takes_no_long_prompt_of_which_it_has_half() -> None:
     made = World(endpoint("x", long_lanes=0), settings=settings(pools=(AUTO,), bands=PATIENT, affinity=Affinity()))
-    for at, (tokens, blocks) in enumerate([(4000, 62), (8000, 78)]):
+    for at, (tokens, blocks) in enumerate([(4000, 27), (7900, 30)]):
         name = f"turn {at}"
         assert made.arrive(name, at, tokens=tokens, prefix=conversation(blocks)) == [f"{name}>x"]
         made.first_token(name, at + 0.5)
         made.finish(name, at + 0.6)
-    assert made.arrive("next", 3.0, tokens=13_000, prefix=conversation(78)) == []
+    assert made.arrive("next", 3.0, tokens=12_000, prefix=conversation(30)) == []
     assert made.up(endpoint("y"), 3.5) == ["next>y"]
     # Nor does one that could go at once wait for it: no end of a prefill makes a lane there.
     made.first_token("next", 4.0)
-    assert made.arrive("last", 5.0, tokens=13_000, prefix=(*conversation(70), 1001)) == ["last>y"]
+    assert made.arrive("last", 5.0, tokens=12_000, prefix=(*conversation(29), 1001)) == ["last>y"]
 
 
 def test_an_endpoint_without_lanes_takes_no_long_prompt_even_when_it_is_idle() -> None:
@@ -118,7 +118,7 @@ def test_the_lane_goes_by_what_has_to_be_computed_and_not_by_what_is_cached() ->
     made = World(
         endpoint("x"), settings=settings(pools=(AUTO,), bands=PATIENT, affinity=Affinity(), ordering="by_length")
     )
-    prefix = tuple(range(1, 101))  # 100 blocks, of which the later are larger
+    prefix = tuple(range(1, 37))  # 36 blocks, of which the later are larger
     assert made.why("a", tokens=8000, prefix=prefix).lane == "long"
     made.first_token("a", 0.5)
     again = made.why("b", 1.0, tokens=8000, prefix=prefix)
