@@ -100,14 +100,15 @@ class Gateway:
         self._server = Server(self._shared)
         self._access = Access(config.admin.tokens, metrics_auth=config.admin.metrics_auth)
         self._tls = config.listen.tls.context() if config.listen.tls is not None else None
+        keys = blocking.Blocking(self._services, self._syncer)
         parts = Live(
             services=self._services, shared=self._shared, roster=self._roster, access=self._access, tls=self._tls
         )
-        parts.syncer = self._syncer
+        parts.syncer, parts.follow_keys = self._syncer, keys.follow
+        self.block_key = keys.block
         self._reloader = Reloader(self._loaded, self._began, parts)
         self.standings, self.reports = roster.standings, roster.reports
         self.drain_endpoint, self.undrain_endpoint = roster.drain, roster.undrain
-        self.block_key = blocking.Blocking(self._services, self._syncer).block
         self._watch()
 
     # -- life ------------------------------------------------------------------------------------------------------

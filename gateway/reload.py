@@ -14,7 +14,7 @@ import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -63,6 +63,7 @@ class Live:
     access: Access
     tls: ssl.SSLContext | None  # of the listener
     syncer: Syncer | None = None
+    follow_keys: Callable[[Config, Config], None] = lambda old, new: None  # keys that an operator has blocked
     again: deque[tuple[Run, Caller]] = field(default_factory=deque)  # who waits to ask anew, in order of arrival
 
     def renew_certificate(self, config: Config) -> None:
@@ -106,6 +107,7 @@ class Live:
         services, config, dispatcher = self.services, new.config, self.services.dispatcher
         self._ask_again(inf)  # those that a swap a moment ago left
         dispatcher.settle()  # who was given a place goes there, as it was decided
+        self.follow_keys(old.config, config)
         services.change(new.terms)
         services.backends.change(config)
         services.metrics.change(list(config.models), new.settings.bands)

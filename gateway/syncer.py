@@ -58,8 +58,8 @@ class Syncer:
         self._leasing = given.dispatcher.core.metering.leasing
         self._scale, self._beat_every_s = given.scale, BEAT_S * given.scale
         self._beat_s = 0.0  # the next one
-        self.blocked: Callable[[Collection[str]], None] = _nobody
-        self._to_block: set[str] = set()
+        self.heard: Callable[[Collection[str], Collection[str]], None] = _nobody
+        self._untold: dict[str, bool] = {}  # keys, whether they are blocked
         self._wanted = asyncio.Event()
         self._ending = False
         self._task: asyncio.Task[None] | None = None
@@ -73,9 +73,9 @@ class Syncer:
         """Its timeouts are these now. All else of it only a restart changes."""
         self._store.wait_at_most(redis.timeout_s * self._scale, redis.connect_timeout_s * self._scale)
 
-    def block(self, key: str) -> None:
-        """Tell all replicas that a key is blocked, as soon as the store listens."""
-        self._to_block.add(key)
+    def tell_of_key(self, key: str, *, blocked: bool) -> None:
+        """Tell all replicas that an operator blocks a key, or no more, as soon as the store listens."""
+        self._untold[key] = blocked
         self._wanted.set()
 
     async def close(self) -> None:
@@ -111,14 +111,14 @@ class Syncer:
             return
         if (now >= self._beat_s or self._breaker.open) and not await self._beat(now):
             return
-        if self._to_block and not await self._block(frozenset(self._to_block)):
+        if self._untold and not await self._block(dict(self._untold)):
             return
         await self._ask(leaving=False)
 
-    async def _block(self, keys: Collection[str]) -> bool:
+    async def _block(self, keys: dict[str, bool]) -> bool:
         if await self._called("block", self._store.block(keys)) is FAILED:
             return False
-        self._to_block.difference_update(keys)
+        self._untold = {key: blocked for key, blocked in self._untold.items() if keys.get(key) is not blocked}
         return True
 
     async def _ask(self, *, leaving: bool) -> bool:
@@ -134,8 +134,8 @@ class Syncer:
             return False
         self._beat_s = now + self._beat_every_s
         self._dispatcher.follow_clock(beat.time_s - time.time())
-        if beat.blocked:
-            self.blocked(beat.blocked)
+        if beat.blocked or beat.opened:  # what is to be told is newer
+            self.heard(*([key for key in keys if key not in self._untold] for keys in (beat.blocked, beat.opened)))
         if self.degraded or beat.replicas != self.replicas:
             self._tell(up=True, replicas=beat.replicas)
         return True
@@ -210,7 +210,7 @@ class Syncer:
             self._events.info("store back", replicas=known)
 
 
-def _nobody(keys: Collection[str]) -> None:
+def _nobody(blocked: Collection[str], opened: Collection[str]) -> None:
     """Nobody wants to know which keys are blocked."""
 
 

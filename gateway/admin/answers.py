@@ -137,6 +137,7 @@ def _key(view: KeyView) -> dict[str, str | None]:
         "tenant": view.tenant,
         "name": view.name,
         "state": view.state,
+        "blocked_by": view.blocked_by,
         "expires": None if view.expires_s is None else moment(view.expires_s),
         "last_use": None if view.last_use_s is None else moment(view.last_use_s),
     }

@@ -199,7 +199,7 @@ async def _keys(request: web.Request) -> web.Response:
 
 
 async def _block(request: web.Request) -> web.Response:
-    if not request.app[OPERATIONS].block_key(request.match_info["key"]):
+    if not request.app[OPERATIONS].block_key(request.match_info["key"], _who(request)):
         return answers.error_answer(404, "unknown_key", "There is no key with this id.")
     return web.Response(status=204)
 

@@ -89,8 +89,9 @@ class Operations(Protocol):
         """Every key of the configuration in force."""
         ...
 
-    def block_key(self, key: str) -> bool:
-        """Let a key open nothing any more, in every replica. False: there is none with this id."""
+    def block_key(self, key: str, by: str) -> bool:
+        """Let a key open nothing any more, in every replica. False: there is none with this id. `by`: the id of the token, for
+        the log."""
         ...
 
     def drain_endpoint(self, name: str, by: str) -> bool:

@@ -5,12 +5,13 @@ value": a value that was made at random at the start (`isolation.salt_secret` th
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pydantic import BaseModel
 
 from gateway.config.fleet import Isolation
 from gateway.config.problems import Path, Problem
+from gateway.config.tenant import Key
 from gateway.config.tree import Config
 
 
@@ -41,6 +42,16 @@ def _fixed(old: BaseModel, new: BaseModel, path: Path) -> Iterator[Problem]:
             yield from _fixed(before, after, (*path, name))
         elif isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("x-restart"):
             yield Problem(path=(*path, name), message="changed: only a restart can take that over")
+
+
+def reopened(old: Config, new: Config, ids: Collection[str]) -> list[str]:
+    """Which of these keys were blocked by their file, and are active by it now."""
+    shut = {key.id for key in _keys(old) if key.id in ids and key.state == "blocked"}
+    return [key.id for key in _keys(new) if key.id in shut and key.state == "active"]
+
+
+def _keys(config: Config) -> Iterator[Key]:
+    return (key for tenant in (config.tenants or {}).values() for key in tenant.keys)
 
 
 def fixed_checksum(config: Config) -> str:

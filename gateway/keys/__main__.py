@@ -67,19 +67,20 @@ def list_keys(
 ) -> None:
     """Print every key: tenant, id, state, when it was made and when it ends. No hashes.
 
-    Where the gateway runs here and answers (its admin token: FOREBAY_ADMIN_TOKEN), also when each was last used.
+    Where the gateway runs here and answers (its admin token: FOREBAY_ADMIN_TOKEN), also when each was last used,
+    and which are `blocked now`: by an operator, where the file says nothing of it.
     """
     import json
 
-    from gateway.keys.tell import last_uses
+    from gateway.keys.tell import seen_there
 
     with _store(config) as store:
         if tenant:
             store.file_of(tenant)
         rows = [_row(found) for found in store.keys().values() if tenant in (None, found.tenant.id)]
-        used = last_uses(store.admin(), os.environ.get("FOREBAY_ADMIN_TOKEN", ""))
-        if used is not None:
-            rows = [{**row, "last_use": used.get(row["id"] or "")} for row in rows]
+        seen = seen_there(store.admin(), os.environ.get("FOREBAY_ADMIN_TOKEN", ""))
+        if seen is not None:
+            rows = [_as_seen(row, *seen.get(row["id"] or "", (None, False))) for row in rows]
         if as_json:
             typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         else:
@@ -165,6 +166,11 @@ def _row(found: "Found") -> dict[str, str | None]:
         "created": key.created,
         "expires": moment(key.expires) if key.expires is not None else None,
     }
+
+
+def _as_seen(row: dict[str, str | None], last_use: str | None, blocked: bool) -> dict[str, str | None]:
+    """A key with what the running gateway says of it: `blocked now`, whatever the file says."""
+    return {**row, "last_use": last_use, **({"state": "blocked now"} if blocked else {})}
 
 
 def _table(rows: list[dict[str, str | None]]) -> str:

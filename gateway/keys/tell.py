@@ -25,8 +25,9 @@ def tell_to_block(admin: tuple[str, int], key: str, token: str) -> str:
     return "" if status == 204 else f"it answered {status}"
 
 
-def last_uses(admin: tuple[str, int], token: str) -> dict[str, str | None] | None:
-    """When each key was last used, by its id, as a running gateway tells; None where none does."""
+def seen_there(admin: tuple[str, int], token: str) -> dict[str, tuple[str | None, bool]] | None:
+    """When each key was last used, and whether an operator has blocked it, by its id, as a running gateway tells; None where
+    none does."""
     host, port = admin
     connection = http.client.HTTPConnection(_reachable(host), port, timeout=LOOK_S)
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -35,7 +36,8 @@ def last_uses(admin: tuple[str, int], token: str) -> dict[str, str | None] | Non
         answer = connection.getresponse()
         if answer.status != 200:
             return None
-        return {each["id"]: each["last_use"] for each in json.loads(answer.read())["keys"]}
+        keys = json.loads(answer.read())["keys"]
+        return {each["id"]: (each["last_use"], each.get("blocked_by") == "operator") for each in keys}
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None  # something else may have the port
     finally:

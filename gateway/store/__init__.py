@@ -4,7 +4,7 @@ Without one there is one replica, and its core holds every limit itself: exact, 
 other one. Whoever calls a store is no request: a call that is slow or lost holds up nobody (gateway/syncer.py).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from policies.leasing import Ask
@@ -17,11 +17,12 @@ class StoreError(Exception):
 
 
 class Beat(NamedTuple):
-    """How many replicas live, the store's clock in seconds since 1970, and the keys blocked since the last beat."""
+    """How many replicas live, the store's clock in seconds since 1970, and the keys blocked, or opened again, since the last beat."""
 
     replicas: int
     time_s: float
     blocked: tuple[str, ...] = ()
+    opened: tuple[str, ...] = ()
 
 
 class Lent(NamedTuple):
@@ -60,8 +61,8 @@ class Store(Protocol):
         in cost units."""
         ...
 
-    async def block(self, keys: Collection[str]) -> None:
-        """Tell every replica that these keys open nothing any more."""
+    async def block(self, keys: Mapping[str, bool]) -> None:
+        """Tell every replica that an operator blocks these keys, or (False) no more."""
         ...
 
     def wait_at_most(self, timeout_s: float, connect_timeout_s: float) -> None:

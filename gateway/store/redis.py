@@ -6,8 +6,9 @@ short takes its connection with it, so that no reply is ever read by another cal
 """
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
 
 BLOCKED_S = 30 * 86_400  # a blocked key is kept, tenancy.md 10
+OPENED = "!"  # before the id of a key that its file has opened again; no id has it
 OVERLAP_US = 60_000_000  # by so much a failover may set the clock back
 ALIVE_S = 10.0  # a replica that says nothing for so long is none
 SERVED_S = 600  # what was served is kept for so long
@@ -91,13 +93,17 @@ class RedisStore:
         """Say that this replica lives, or that it ends."""
         arguments = (self._name, self._alive_ms, 0 if leaving else 1, self._heard_us, BLOCKED_S)
         keys = [f"{self._prefix}:{{fleet}}:replicas", self._blocked]
-        replicas, time_us, *blocked = await self._run(BEAT, keys, arguments)
+        replicas, time_us, *found = await self._run(BEAT, keys, arguments)
         self._heard_us = int(time_us) - OVERLAP_US
-        return Beat(int(replicas), int(time_us) / MICRO, tuple(key.decode() for key in blocked))
+        told = [key.decode() for key in found]
+        blocked = tuple(key for key in told if not key.startswith(OPENED))
+        opened = tuple(key.removeprefix(OPENED) for key in told if key.startswith(OPENED))
+        return Beat(int(replicas), int(time_us) / MICRO, blocked, opened)
 
-    async def block(self, keys: Collection[str]) -> None:
-        """Tell every replica that these keys open nothing any more."""
-        await self._run(BLOCK, [self._blocked], [BLOCKED_S, *keys])
+    async def block(self, keys: Mapping[str, bool]) -> None:
+        """Tell every replica that an operator blocks these keys, or no more."""
+        pairs = [(key, OPENED + key) if blocked else (OPENED + key, key) for key, blocked in keys.items()]
+        await self._run(BLOCK, [self._blocked], [BLOCKED_S, *chain(*pairs)])
 
     async def lend(self, asks: Sequence[Ask], replicas: int) -> Sequence[Lent]:
         """Ask for limits of one owner."""

@@ -25,7 +25,7 @@ class Tenants:
     """Finds the caller of a request by its credential."""
 
     def __init__(self, book: Book, throttle: Throttle) -> None:
-        self.book = book
+        self.book = self._of_files = book
         self.failures = dict.fromkeys(CAUSES, 0)
         self.clamped: dict[tuple[str, str], int] = {}  # classes asked for and given
         self.unknown_classes = 0
@@ -35,13 +35,27 @@ class Tenants:
 
     def use(self, book: Book) -> None:
         """Go by another configuration."""
+        self._of_files = book
         self.book = book.without(self._blocked)
 
-    def block(self, keys: Iterable[str]) -> bool:
-        """These keys open nothing any more. Whether any of them did."""
-        self._blocked.update(keys)
-        before, self.book = self.book, self.book.without(self._blocked)
-        return self.book is not before
+    def block(self, keys: Iterable[str]) -> list[str]:
+        """These keys open nothing any more. Those of them that did."""
+        fresh = set(keys) - self._blocked
+        if not fresh:
+            return []
+        self._blocked.update(fresh)
+        before, self.book = self.book, self.book.without(fresh)
+        if self.book is before:
+            return []
+        return [entry.key for entry in before.keys.values() if entry.caller is not None and entry.key in fresh]
+
+    def unblock(self, keys: Iterable[str]) -> list[str]:
+        """An operator blocks these no more: it is for the files to say what they open. Those that one did block."""
+        found = [key for key in keys if key in self._blocked]
+        self._blocked.difference_update(found)
+        if found:
+            self.book = self._of_files.without(self._blocked)
+        return found
 
     def blocked(self) -> frozenset[str]:
         """What an operator has blocked, whatever the files say."""

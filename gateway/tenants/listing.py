@@ -10,13 +10,15 @@ from gateway.tenants.identify import Tenants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyView:
-    """`state`: active, blocked, expired or disabled (its tenant is). Times are Unix times; `last_use_s`: when the last
+    """`state`: active, blocked, expired or disabled (its tenant is). `blocked_by`: file or operator, where the file says
+    nothing of it. Times are Unix times; `last_use_s`: when the last
     request with it came, None where none has since the start."""
 
     id: str
     tenant: str
     name: str
     state: str
+    blocked_by: str | None
     expires_s: float | None
     last_use_s: float | None
 
@@ -28,7 +30,8 @@ def listing(config: Config, tenants: Tenants) -> Iterator[KeyView]:
         for key in tenant.keys:
             expires_s = key.expires.timestamp() if key.expires is not None else None
             used_s = tenants.used_s.get(key.id)
-            state = "blocked" if key.id in blocked or key.state == "blocked" else "active"
+            by = "file" if key.state == "blocked" else "operator" if key.id in blocked else None
+            state = "blocked" if by else "active"
             if tenant.state == "disabled":
                 state = "disabled"
             elif state == "active" and expires_s is not None and expires_s <= now_s:
@@ -38,6 +41,7 @@ def listing(config: Config, tenants: Tenants) -> Iterator[KeyView]:
                 tenant=tenant.id,
                 name=key.name,
                 state=state,
+                blocked_by=by,
                 expires_s=expires_s,
                 last_use_s=used_s + ahead_s if used_s is not None else None,
             )

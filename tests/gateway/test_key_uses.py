@@ -39,12 +39,15 @@ async def test_every_key_is_told_with_its_state_and_its_last_use_and_nothing_sec
         used = {each["name"]: each["last_use"] for each in found.values() if each["last_use"]}
         assert list(used) == ["acme"] and close(used["acme"])
         assert found[key("late")["id"]] == {
-            "id": key("late")["id"], "tenant": "acme", "name": "late", "state": "expired",
+            "id": key("late")["id"], "tenant": "acme", "name": "late", "state": "expired", "blocked_by": None,
             "expires": "2026-01-01T00:00:00.000Z", "last_use": None,
         }  # fmt: skip
         path = f"/admin/v1/keys/{key('idle')['id']}/block"
         await made.gateway.admin(path, method="POST")
-        assert (await told(made))[key("idle")["id"]]["state"] == "blocked"
+        shut = {each["name"]: each["blocked_by"] for each in (await told(made)).values() if each["state"] == "blocked"}
+        assert shut == {"idle": "operator", "old": "file"}
+        states = [line.split()[2:4] for line in (await listed(made, ADMIN_TOKEN)).splitlines()]
+        assert [line for line in states if line[0] == "blocked"] == [["blocked", "now"], ["blocked", "-"]]
         refused = await made.gateway.get("/admin/v1/keys", port=made.gateway.admin_port)
         assert refused.status == 401
 

@@ -45,7 +45,7 @@ async def test_every_call_finds_its_node_and_follows_slots_that_have_moved(tmp_p
             assert await lend(other, tenant, 60) == 0  # the same count, whoever asks
             slot_ask = SlotAsk(scope="tenant", tenant=tenant, part="", cap=5, want=3, used=0)
             assert [each.slots for each in await store.lease([slot_ask], 30.0)] == [3]
-        await store.block(["k1"])
+        await store.block({"k1": True})
         assert "k1" in (await other.beat()).blocked
         told = ShareAsk(pool="main", band="standard", tenants=("acme",), served=(5,))
         assert [await store.share([told]), await other.share([told])] == [[(0,)], [(0,)]]
