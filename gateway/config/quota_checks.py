@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gateway.config.document import Plain
 from gateway.config.plain import Mapping, items, mapping
 from gateway.config.problems import Path, Problem
-from gateway.config.quotas import BURST_S, RATES
+from gateway.config.quotas import BURST_S, RATES, SLOTS
 
 _SHARED = ("rpm", "tpm", "max_concurrency")  # what tenant, key and model have alike
 
@@ -33,7 +33,9 @@ def idle(root: Mapping, held: Mapping) -> Iterator[Problem]:
     limits = mapping(held.get("limits"))
     for part in ("keys", "models"):
         for index, item in items(held.get(part)):
-            yield from _above((part, index, "limits"), mapping(item.get("limits")), limits)
+            yield from _above(
+                (part, index, "limits"), mapping(item.get("limits")), {"max_concurrency": SLOTS, **limits}
+            )
     if held.get("mode") == "shadow" and not _is_limited(held):
         yield Problem(path=("mode",), message="shadow: there is no rate and no budget to try out")
     yield from _too_small(root, held, limits)

@@ -18,6 +18,7 @@ Weight = Annotated[float, Number(0, 1000, unit="")]
 BudgetId = Annotated[str, Text("[a-z0-9][a-z0-9-]{0,47}", "a budget's id (a to z, 0 to 9, '-'; at most 48 characters)")]
 RATES = ("rpm", "tpm", "itpm", "otpm")
 BURST_S = 60.0
+SLOTS = 64  # of a tenant that says nothing
 QUEUE_BOUNDS = ("max_concurrency", "max_queued", "max_queued_bytes")
 
 
@@ -54,7 +55,7 @@ class TenantLimits(Section):
         description="So many seconds' worth of a rate may come at once. With 60, a minute after idleness sees twice the limit.",
     )
     max_concurrency: Slots | None = Field(
-        64,
+        SLOTS,
         description="Requests that run at a time; more wait in the tenant's queue.",
         json_schema_extra={"x-default": "64; without tenant files no limit"},
     )

@@ -98,6 +98,11 @@ def test_what_will_hardly_be_meant_is_warned_of() -> None:
         "tenants.d/acme.yaml:5:24: limits.tpm: holds less than one answer of 4096 tokens, the most of m:"
         " such a wish is refused",
     ]
+    slots = ACME.replace(KEY, KEY[:-1] + ", limits: {max_concurrency: 65}}")  # the tenant has 64 where nothing is said
+    assert warnings_of(acme=slots) == [
+        "tenants.d/acme.yaml:4:127: keys[0].limits.max_concurrency: is above the tenant's 64, which holds"
+    ]
+    assert warnings_of(acme=slots + "limits: {max_concurrency: null}\n") == []
     assert warnings_of(acme=ACME + "mode: shadow\n") == [
         "tenants.d/acme.yaml:5:7: mode: shadow: there is no rate and no budget to try out"
     ]
