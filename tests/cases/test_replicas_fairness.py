@@ -83,6 +83,7 @@ async def test_an_engines_bounds_are_divided_as_replicas_come_and_go(tmp_path: P
         assert {answer.status for answer in answers} == {200}
         assert made.engine.peak == 6
         made.engine.peak = 0
+        made.leave(1)
         await made.replicas[1].stop()
         await bounded(made.replicas[0], 6)
         answers = await asyncio.gather(*(made.ask(0, "a") for _ in range(20)))

@@ -88,8 +88,7 @@ async def test_a_killed_process_leaves_no_limit_higher_and_no_slot_taken_for_lon
         assert made.replicas[0].child is not None
         made.replicas[0].child.kill()
         await asyncio.gather(*hanging, return_exceptions=True)
-        for connection in made.idle.pop(0):
-            connection.close()
+        made.leave(0)
         await all_slots_are(made, 1, LEASE_S + 3.0)
         made.engine.answer = exact
         await flood(made, TRIES, [1, 2, 3], found)

@@ -57,10 +57,14 @@ class Fleet:
         running = [each for each in self.replicas if each.child is not None and not each.child.exited]
         return sum([(await each.metrics()).sum(name, **labels) for each in running])
 
+    def leave(self, replica: int) -> None:
+        """Close what is kept to it: while it drains, a kept connection has seconds to be used."""
+        for connection in self.idle.pop(replica, ()):
+            connection.close()
+
     def close(self) -> None:
-        for waiting in self.idle.values():
-            for connection in waiting:
-                connection.close()
+        for replica in list(self.idle):
+            self.leave(replica)
 
 
 CLOCK = """\
@@ -112,6 +116,6 @@ async def fleet(
             for at in range(replicas)
         ]
         made = Fleet(server, engine, gateways)
-        stack.callback(made.close)
         await asyncio.gather(*(stack.enter_async_context(each) for each in gateways))
+        stack.callback(made.close)
         yield made

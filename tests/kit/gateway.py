@@ -208,13 +208,18 @@ class Gateway:
             raise
 
     def write(self) -> None:
-        """Its files: forebay.yaml, and one for each tenant."""
-        self.file.write_text(yaml.safe_dump(self.settings, sort_keys=False))
+        """Its files: forebay.yaml, and one for each tenant. Each is whole at every moment: another replica may read it."""
+        self._write(self.file, self.settings)
         if self.tenants is not None:
             folder = self.directory / "tenants.d"
             folder.mkdir(exist_ok=True)
             for tenant in self.tenants:
-                (folder / f"{tenant['id']}.yaml").write_text(yaml.safe_dump(tenant, sort_keys=False))
+                self._write(folder / f"{tenant['id']}.yaml", tenant)
+
+    def _write(self, file: Path, content: Mapping[str, Any]) -> None:
+        new = self.directory / f"{self.name}.new"
+        new.write_text(yaml.safe_dump(content, sort_keys=False))
+        new.replace(file)
 
     async def _ready(self) -> bool:
         assert self.child is not None
