@@ -114,6 +114,14 @@ async def counted(client: Connection, mark: bytes) -> int:
 @pytest.mark.serial
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
 async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, events: int) -> None:
+    felt = await felt_beside_a_rush(one, events)
+    for _ in range(2):  # other work on the machine may spoil a run, a fault spoils all three
+        felt = felt and await felt_beside_a_rush(one, events)
+    assert felt == {}
+
+
+async def felt_beside_a_rush(one: Stage, events: int) -> dict[str, tuple[float, float]]:
+    """What is over its limit, with the limit; seconds."""
     rush = Rush(events, 10_000)
     one.engine.answer = lambda seen: rush.steps(one.gateway.pid) if b"rush" in seen.body else paced_stream(seen)
     alone = quantile(await delays(one, 20), 0.99)
@@ -122,10 +130,11 @@ async def test_c019_a_rushing_stream_does_not_hold_up_the_others(one: Stage, eve
     async with await one.begin("chat", "rush", stream=True) as client:
         assert await counted(client, b"data: {") == events
     over.set()
-    assert quantile(await probes, 0.99) < 0.05
-    assert quantile(await beside, 0.99) <= alone * 1.1 + SLACK_S
-    assert lag_p99_s(before, await one.gateway.metrics()) <= 0.05
+    found = {"probes": quantile(await probes, 0.99), "beside": quantile(await beside, 0.99)}
+    found["lag"] = lag_p99_s(before, await one.gateway.metrics())
     assert rss_bytes(one.gateway.pid) - memory < 16 * MIB
+    limits = {"probes": 0.05, "beside": alone * 1.1 + SLACK_S, "lag": 0.05}
+    return {name: (value, limits[name]) for name, value in found.items() if value > limits[name]}
 
 
 @pytest.mark.parametrize("events", [20_000, pytest.param(100_000, marks=pytest.mark.nightly)])
@@ -183,20 +192,29 @@ def arrival(client: Connection, event: bytes) -> float:
 # C023
 
 
+LARGE = wire.chunk(text_event("y" * 50_000))
+
+
 def flood(seen: Seen) -> Iterator[Step]:
     """10 MB as fast as it can."""
     head, *rest = wire.stream(stream_of("chat", ["a"]))
     yield head
     yield rest[0]
-    piece = wire.chunk(text_event("y" * 50_000))
-    for _ in range(200):
-        yield piece
+    yield from itertools.repeat(LARGE, 200)
     yield from rest[1:]
+
+
+def endless(seen: Seen) -> Iterator[Step]:
+    """A flood that no kernel's buffers can swallow: the engine is at it until it is left."""
+    head, *rest = wire.stream(stream_of("chat", ["a"]))
+    yield head
+    yield rest[0]
+    yield from itertools.repeat(LARGE)
 
 
 @pytest.mark.serial
 async def test_c023_a_hundred_readers_of_a_byte_a_second_cost_little_and_are_cut_when_they_stall(one: Stage) -> None:
-    one.engine.answer = lambda seen: flood(seen) if b"slow" in seen.body else paced_stream(seen)
+    one.engine.answer = lambda seen: endless(seen) if b"slow" in seen.body else paced_stream(seen)
     alone = quantile(await delays(one, 10), 0.99)
     before, lines = rss_bytes(one.gateway.pid), len(one.gateway.access())
     async with AsyncExitStack() as held:
@@ -217,10 +235,13 @@ async def test_c023_a_hundred_readers_of_a_byte_a_second_cost_little_and_are_cut
             await until(all_held_up, 40, "the engine is read on")
             sizes.append(rss_bytes(one.gateway.pid))
             assert max(sizes) - before < 64 * MIB
-            assert quantile(await delays(one, 10), 0.99) <= alone * 1.1 + SLACK_S
+            beside: list[float] = []
+            while not beside or (len(beside) < 3 and beside[-1] > alone * 1.1 + SLACK_S and not stalled(one, lines)):
+                beside.append(quantile(await delays(one, 10), 0.99))  # again: other work on the machine may spoil it
+            assert beside[-1] <= alone * 1.1 + SLACK_S, beside
             await until(lambda: len(stalled(one, lines)) == 100, STALL_S * 3 + 10, "stalled readers are not cut")
             assert set(stalled(one, lines)) == {499}
-            assert len(one.engine.aborted()) >= 90
+            await until(lambda: len(one.engine.aborted()) == 100, 1, "the engine goes on for readers that were cut")
         finally:
             for task in reading:
                 task.cancel()
