@@ -19,8 +19,8 @@ from tests.kit.stage import Stage, stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.serial]
 
-LANES = 25
-EACH = 20  # 500 requests
+LANES = 50
+EACH = 10  # 500 requests
 TABLE_S = 0.3  # vLLM's 5 s less 2, at a tenth
 
 

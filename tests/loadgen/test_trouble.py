@@ -204,7 +204,7 @@ def test_the_command_takes_a_file_and_says_what_is_wrong_with_it(tmp_path: Path)
     plan.write_text(TEXT)
     file.write_text("# a slow one\n\nslow_prefill:3,engine=e0@2-22\n")
     told = [
-        called(str(plan), "--json", "--quiet", "--router", "core,lmetric", *more)
+        called(str(plan), "--json", "--quiet", "--seeds", "1", "--router", "core,lmetric", *more)
         for more in ((), ("--faults", str(file)))
     ]
     assert [code for code, _, _ in told] == [0, 0]
