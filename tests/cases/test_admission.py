@@ -204,21 +204,26 @@ async def run_of(made: Stage) -> list[tuple[float, Response]]:
 async def test_c034_an_engine_that_tells_no_load_serves_as_before(name: str, tmp_path: Path) -> None:
     async with stage(tmp_path, engines=4, upstream={"scrape_s": 2}) as made, made.holding():
         set_all(made.engines, answer=lasting(0.02))
-        await until_async(_stale(made, 0), 5, "stale from the start")
-        before = await run_of(made)
-        set_all(made.engines, metrics=BROKEN[name])
-        await until_async(_stale(made, 4), 5, "not stale after four periods")
-        for engine in made.engines:
-            engine.clear()
-        after = await run_of(made)
-        assert {response.status for _, response in after} == {200}
-        slow = [quantile([took for took, _ in run], 0.9) for run in (before, after)]
-        assert slow[1] < 1.2 * slow[0] + 0.1  # p99 would be this machine's, not the gateway's
-        counts = [len(engine.seen) for engine in made.engines]
-        assert max(counts) <= 1.25 * statistics.mean(counts) + 3
-        for engine in made.engines:
-            engine.metrics = lambda: [load_page(0)]
+        for left in (2, 1, 0):  # other work on the machine may spoil a run, a fault spoils all three
+            usual_s, without_s = await slowest(made, lambda: [load_page(0)], 0), await slowest(made, BROKEN[name], 4)
+            if without_s < 1.2 * usual_s + 0.1:
+                break
+            assert left, "it is slower without"
+        set_all(made.engines, metrics=lambda: [load_page(0)])
         await until_async(_stale(made, 0), 5, "still stale")
+
+
+async def slowest(made: Stage, metrics: Callable[[], Sequence[Step]], stale: int) -> float:
+    """The 90th percentile of a run in which engines say that, and so many are stale; p99 would be this machine's."""
+    set_all(made.engines, metrics=metrics)
+    await until_async(_stale(made, stale), 5, f"after four periods not {stale} are stale")
+    for engine in made.engines:
+        engine.clear()
+    run = await run_of(made)
+    assert {response.status for _, response in run} == {200}
+    counts = [len(engine.seen) for engine in made.engines]
+    assert max(counts) <= 1.25 * statistics.mean(counts) + 3
+    return quantile([took for took, _ in run], 0.9)
 
 
 @pytest.mark.parametrize("said", [0, 64])
@@ -231,12 +236,19 @@ async def test_c034_a_frozen_load_neither_halts_an_endpoint_nor_draws_everything
         made.engine.metrics = lambda: [load_page(said, said)]
         if said:
             await until_async(_stale(made, 1), 5, "it is believed for ever")
-            await asyncio.sleep(2.2)  # the core gives a missing look two seconds, whatever the scale
+            # The core gives a missing look two seconds, whatever the scale.
+            await until_async(lambda: asked_again(made), 5, "what it said last holds it back for ever")
         for engine in made.engines:
             engine.clear()
         assert {response.status for _, response in await run_of(made)} == {200}
         counts = [len(engine.seen) for engine in made.engines]
         assert max(counts) <= 1.25 * statistics.mean(counts) + 3
+
+
+async def asked_again(made: Stage) -> bool:
+    """Whether of four at once the first engine gets one."""
+    answers = await asyncio.gather(*(made.ask("chat", "again", stream=True) for _ in made.engines))
+    return {answer.status for answer in answers} == {200} and bool(made.engine.seen)
 
 
 def _stale(made: Stage, count: int) -> Callable[[], Any]:

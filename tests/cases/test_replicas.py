@@ -113,6 +113,7 @@ async def test_row_34_and_c052_a_frozen_redis_fails_nobody_and_each_policy_holds
         assert (await made.ask(0, "shut")).status == 200
         answer = await made.ask(0)
         assert (answer.status, answer.header("x-forebay-limits")) == (200, None)
+        made.close()
         await made.replicas[0].stop()
         await made.replicas[1].stop()
         for replica in made.replicas:
@@ -161,12 +162,14 @@ async def test_row_35_and_c053_without_redis_replicas_share_the_limit_by_their_n
         await settled(made, 3)
         passed: list[float] = []
 
-        async def load(until_s: float) -> None:
+        async def one(replica: int, until_s: float) -> None:
             while time.monotonic() < until_s:
-                for replica in range(3):
-                    if (await made.ask(replica)).status == 200:
-                        passed.append(time.monotonic())
+                if (await made.ask(replica)).status == 200:
+                    passed.append(time.monotonic())
                 await asyncio.sleep(0.003)
+
+        async def load(until_s: float) -> None:
+            await asyncio.gather(*(one(replica, until_s) for replica in range(3)))
 
         await load(time.monotonic() + 4)
         made.redis.process.kill()
@@ -206,9 +209,8 @@ async def test_blocks_go_back_when_nobody_needs_them_and_when_a_replica_ends(tmp
         await until_async(none, 5.0, "a block was kept")
         assert (await made.ask(0)).status == 200
         assert made.replicas[0].child is not None
+        made.leave(0)
         await made.replicas[0].child.stop(20.0)
-        for connection in made.idle.pop(0):
-            connection.close()
         client = Redis.from_url(made.redis.url, decode_responses=True)
         assert await client.hget("fb:{t:acme}:q:tenant.tpd", "u") == "80"
         assert await client.zcard("fb:{fleet}:replicas") == 1

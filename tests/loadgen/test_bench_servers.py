@@ -159,7 +159,7 @@ def thinking(seen: Seen) -> Iterable[Step]:
     yield wire.stream_head()
     yield wire.chunk(ROLE)
     for event in events:
-        yield Wait(0.03)
+        yield Wait(0.1)
         yield wire.chunk(event)
     yield from (wire.chunk(event) for event in (chunk({}, "stop"), usage(3), DONE))
     yield b"0\r\n\r\n"
@@ -212,8 +212,8 @@ async def test_thought_is_the_first_token_and_what_is_said_comes_later(tmp_path:
     assert done.code == 0, done.err
     for row in done.requests:
         assert row["output_tokens"] == 3 and row["outcome"] == "ok"
-        assert row["t_content"] - row["t_first"] > 0.05 and row["t_first"] - row["t_send"] > 0.02
-    assert done.report["totals"]["times"]["ttfo"]["completed"]["p50_ms"] > 80
+        assert row["t_content"] - row["t_first"] > 0.15 and row["t_first"] - row["t_send"] > 0.07
+    assert done.report["totals"]["times"]["ttfo"]["completed"]["p50_ms"] > 270
 
 
 async def test_a_call_of_a_tool_is_an_answer(tmp_path: Path) -> None:
