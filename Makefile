@@ -11,6 +11,9 @@ READY := .venv/.ready
 COMPILED ?= .venv/compiled
 ENGINES := $(addprefix loadgen/sim/,call.py engine.py kv.py scheduler.py scheduler_sglang.py sequence.py)
 
+# Tests start hundreds of processes: each reads what the first has compiled, whatever the environment says of bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup check fmt test bench demo sim experiments agree wheel docs nightly
 
 help: ## Say what there is to make.
@@ -37,7 +40,7 @@ fmt: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .
 
 test: $(READY) ## All tests: side by side first, then alone those that measure time.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not serial and not nightly and not engine"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not serial and not nightly and not engine"
 	$(BIN)/python -m pytest -m "serial and not nightly and not engine"
 
 nightly: $(READY) ## The tests at their full size; hours.
