@@ -161,7 +161,7 @@ def output_cost(_: Path) -> None:
 @holds("admission.fairness.cached")
 def cached_cost(_: Path) -> None:
     """A prompt that is cached costs as one that is not."""
-    known = {"tokens": 4097, "max_output": 0, "prefix": tuple(range(1000, 1064))}
+    known = {"tokens": 4097, "max_output": 0, "prefix": _prefix(1)}
     served = two_tenants({"cached": 1}, a=known, b={"tokens": 4097, "max_output": 0})
     assert abs(served["acme"] - served["beta"]) <= 8
 
@@ -169,10 +169,15 @@ def cached_cost(_: Path) -> None:
 # -- prefixes ----------------------------------------------------------------------------------------------------------
 
 
+def _prefix(family: int) -> tuple[int, ...]:
+    """Blocks of 4,096 tokens: 16 of 64 and 12 of 256 (policies/fingerprint.py)."""
+    return tuple(range(family * 1000, family * 1000 + 28))
+
+
 def cached(world: Configured, at: float, family: int = 1) -> int:
     """Of a prompt of 4,096 tokens and a few more, that then ends."""
     name = f"p{family}-{at}"
-    prefix = tuple(range(family * 1000, family * 1000 + 64))
+    prefix = _prefix(family)
     tokens = world.why(name, at, tokens=4200, prefix=prefix, model="m", max_output=0).cached_tokens
     world.first_token(name, at)
     world.finish(name, at)
@@ -182,7 +187,7 @@ def cached(world: Configured, at: float, family: int = 1) -> int:
 @holds("affinity.block_tokens")
 def block_tokens(_: Path) -> None:
     world = Configured(None, affinity={"block_tokens": 16})
-    assert [cached(world, 0.0), cached(world, 1.0)] == [0, 1024]  # 64 blocks
+    assert [cached(world, 0.0), cached(world, 1.0)] == [0, 1024]  # the same blocks are a fourth as large
 
 
 @holds("affinity.ttl_s")
@@ -195,7 +200,7 @@ def ttl(_: Path) -> None:
 def index_bytes(_: Path) -> None:
     world = Configured(None, affinity={"index_bytes": "1MiB"})
     for family in range(1, 3000):
-        prefix = tuple(range(family * 1000, family * 1000 + 64))
+        prefix = _prefix(family)
         asked = request(f"f{family}", model="m", tokens=4200, prefix=prefix)
         world.core.handle(Arrived(request=asked), 0.0)
         world.core.handle(Cancelled(request_id=asked.id), 0.0)
@@ -219,7 +224,7 @@ def max_load_ratio(_: Path) -> None:
     slow = {"prefill_tokens_per_s": 1000.0}
     world = Configured(None, urls=(NOWHERE, "http://127.0.0.1:2"), facts=slow, affinity={"max_load_ratio": 1})
     cached(world, 0.0)
-    prefix, places = tuple(range(1000, 1064)), Counter[str]()
+    prefix, places = _prefix(1), Counter[str]()
     for number in range(100):
         places[world.ask(f"r{number}", 1.0, tokens=4097, prefix=prefix, max_output=0).endpoint] += 1
         world.first_token(f"r{number}", 1.0)
