@@ -218,8 +218,22 @@ async def test_row_19_no_more_run_than_may_and_no_more_wait(
         stage(tmp_path, tenants=[acme(limits=limits)], isolation=SALT, timeouts={"scale": 1}) as made,
         made.holding(),
     ):
-        made.engine.answer = lambda seen: [Wait(0.2), *wire.echo(seen)]
-        answers = await asyncio.gather(*(ask(made) for _ in range(50)))
+        came = asyncio.Event()
+
+        def answer(seen: Seen) -> Iterator[Step]:
+            while not came.is_set():
+                yield Wait(0.01)
+            yield Wait(0.1)
+            yield from wire.echo(seen)
+
+        async def all_came() -> bool:
+            return (await made.gateway.metrics()).sum("forebay_requests_received_total") == 50
+
+        made.engine.answer = answer
+        asked = [asyncio.create_task(ask(made)) for _ in range(50)]
+        await until_async(all_came, 10, "not all have come")
+        came.set()
+        answers = await asyncio.gather(*asked)
         assert [answer.status for answer in answers].count(200) == passes
         refused = [answer for answer in answers if answer.status != 200]
         assert {error_of(answer)["code"] for answer in refused} == ({code} if code else set())
