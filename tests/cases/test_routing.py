@@ -158,7 +158,8 @@ async def test_c059_a_newcomer_gets_no_stampede(tmp_path: Path) -> None:
             jobs.append(asyncio.create_task(made.ask("chat", f"n{at}")))
             if at == 100:
                 newcomer.healthy = True
-        assert {answer.status for answer in await asyncio.gather(*jobs)} == {200}
+        answers = await asyncio.gather(*jobs)
+        assert {(answer.status, dict(answer.headers).get("x-forebay-reason")) for answer in answers} == {(200, None)}
         assert newcomer.seen
         first_s = newcomer.seen[0].first_byte_s
         within = [sum(first_s <= seen.first_byte_s < first_s + 1.0 for seen in engine.seen) for engine in made.engines]
