@@ -144,6 +144,7 @@ async def test_c059_between_two_scrapes_our_own_count_decides(tmp_path: Path) ->
         assert held in ([4, 4], [3, 5])
 
 
+@pytest.mark.serial  # its engines live in this process: held up for a second, none is up
 async def test_c059_a_newcomer_gets_no_stampede(tmp_path: Path) -> None:
     patient = {"standard": {"slo": {"ttft_ms": 600_000}}}  # three engines are too few for this load
     often = {"probe_s": 1.0, "scrape_s": 0.5}  # half a second a probe is too short for a busy machine

@@ -130,6 +130,7 @@ async def test_a_turn_comes_when_its_user_has_thought_after_the_end_of_the_answe
     assert [one.session for one in samples] == ["u0"] * 4
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("think_s", "count"), [(0.4, 6), (0.8, 4)])
 async def test_c108_192_conversations_are_all_alive_and_in_flight_follows_think_time(
     think_s: float, count: int
