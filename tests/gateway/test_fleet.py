@@ -54,6 +54,7 @@ async def until_state(one: Stage, name: str, state: str) -> dict[str, Any]:
     return (await members(one.gateway))[name]
 
 
+@pytest.mark.serial  # one late probe of its engines, which live in this process, would be shown
 async def test_every_endpoint_is_shown_with_what_is_configured_found_and_outstanding(tmp_path: Path) -> None:
     began_s = time.time()
     async with stage(tmp_path, engines=2, endpoint={"max_seqs": 32, "max_prefill_tokens": 4096}, **QUICK) as one:
@@ -82,8 +83,8 @@ async def test_every_endpoint_is_shown_with_what_is_configured_found_and_outstan
         first, second = both["e0"], both["e1"]
         assert first["url"] == one.engine.url and second["url"] == one.engines[1].url
         assert (first["engine"], first["pools"], first["partition"]) == ("vllm", ["main", "emb"], "shared")
-        assert (first["state"], first["healthy"], first["suspected"]) == ("up", True, False)
-        assert first["last_failure"] is None or first["last_failure"]["cause"] == "timeout"  # of a busy machine
+        told = (first["state"], first["healthy"], first["suspected"], first["last_failure"])
+        assert told == ("up", True, False, None)
         assert began_s - 1.0 < unix_s(first["since"]) < time.time() + 1.0
         assert {each["outstanding"]["max_seqs"] for each in both.values()} == {32}
         assert {each["outstanding"]["max_prefill_tokens"] for each in both.values()} == {4096}
