@@ -1,7 +1,6 @@
 """What requests are sent to: for every endpoint its pooled connections and constant heads; and the models by name."""
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -43,7 +42,7 @@ class Backend:
         self.connections = EndpointConnections(
             Address(endpoint.host, endpoint.port),
             coalescer,
-            tls=ssl.create_default_context() if endpoint.tls else None,
+            tls=endpoint.tls,
         )
         self.must_not_abort = endpoint.drain_on_abort
         self._endpoint = endpoint

@@ -257,7 +257,10 @@ def _scrape_targets(config: Config) -> Iterable[ScrapeTarget]:
         engine = ENGINES[endpoint.engine]
         yield ScrapeTarget(
             name=endpoint.name,
-            url=endpoint.url,
+            host=endpoint.host,
+            port=endpoint.port,
+            tls=endpoint.tls,
+            authority=endpoint.authority,
             served_as=frozenset(config.models[config.pools[pool].model].served_as for pool in endpoint.pools),
             metrics_path=engine.metrics_path,
             gauges=engine.gauges,

@@ -5,9 +5,7 @@ the caches; the relay's own client, which every request runs through, takes a fr
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from gateway.clock import monotonic
 from gateway.http.coalesce import Coalescer
@@ -17,7 +15,6 @@ from gateway.http.upstream import Sink
 
 KEPT_S = 4.0  # uvicorn, on which engines stand, closes what is idle for 5 s
 OK = 200
-_TLS_PORT, _PORT = 443, 80
 
 
 class NoAnswer(Exception):
@@ -25,18 +22,13 @@ class NoAnswer(Exception):
 
 
 class Asker:
-    """Asks one engine: `url` without a path. `api_key` is the endpoint's own, None for none."""
+    """Asks one engine; `authority` is what it is called. `api_key` is the endpoint's own, None for none."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
-        parts = urlsplit(url)
-        tls = parts.scheme == "https"
-        port = parts.port or (_TLS_PORT if tls else _PORT)
-        self._connections = EndpointConnections(
-            Address(parts.hostname or "", port), Coalescer(), tls=ssl.create_default_context() if tls else None
-        )
+    def __init__(self, address: Address, authority: str, *, tls: bool, api_key: str | None) -> None:
+        self._connections = EndpointConnections(address, Coalescer(), tls=tls)
         self._connections.idle_s = KEPT_S
         # vLLM compresses its metrics for whoever takes that.
-        lines = f"host: {parts.netloc}\r\naccept: */*\r\naccept-encoding: identity\r\n"
+        lines = f"host: {authority}\r\naccept: */*\r\naccept-encoding: identity\r\n"
         if api_key:
             lines += f"authorization: Bearer {api_key}\r\n"
         self._lines = f" HTTP/1.1\r\n{lines}\r\n".encode()

@@ -20,6 +20,7 @@ from gateway.endpoints.ask import OK, Asker, NoAnswer
 from gateway.endpoints.exposition import Exposition, Load, NotMetrics, load, wanted
 from gateway.endpoints.watches import Watches
 from gateway.engines.row import Gauges
+from gateway.http.resolve import Address
 
 STALE_PERIODS = 4  # scheduling.md 5
 TIMEOUT_S = 0.5  # engines.md 5
@@ -31,13 +32,16 @@ _NO_ANSWER = (NoAnswer, TimeoutError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeTarget:
-    """Where one endpoint is asked: `url` without a path, `served_as` the models it should have by its own names.
+    """Where one endpoint is asked: `authority` is the host header, `served_as` the models it should have by its own names.
 
     `metrics_path` and `gauges` None: it has no metrics. `api_key` is the endpoint's own, None for none.
     """
 
     name: str
-    url: str
+    host: str
+    port: int
+    tls: bool
+    authority: str
     served_as: frozenset[str]
     metrics_path: str | None
     gauges: Gauges | None
@@ -166,7 +170,8 @@ class Scraper:
             )
 
     async def _watch(self, target: ScrapeTarget) -> None:
-        asker = Asker(target.url, target.api_key)
+        address = Address(target.host, target.port)
+        asker = Asker(address, target.authority, tls=target.tls, api_key=target.api_key)
         try:
             await self._ask(target, self._scraped[target.name], asker)
         finally:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ssl
+from functools import cache
 from typing import cast
 
 from gateway.clock import monotonic
@@ -12,6 +13,12 @@ from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
 
 
+@cache
+def engine_tls() -> ssl.SSLContext:
+    """The one context for engines over TLS: to read the certificates that this machine trusts holds the loop for 20 ms."""
+    return ssl.create_default_context()
+
+
 class ConnectFailed(Exception):
     """No connection could be had: refused, unreachable, unresolved, or too slow."""
 
@@ -19,11 +26,11 @@ class ConnectFailed(Exception):
 class EndpointConnections:
     """The connections to one endpoint: those that are idle, newest last, and how many are open."""
 
-    def __init__(self, address: Address, coalescer: Coalescer, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: Address, coalescer: Coalescer, *, tls: bool = False) -> None:
         self.address = address
         self.coalescer = coalescer
         self.idle_s = 0.0  # how long an idle one is kept; 0: none is
-        self._tls = tls
+        self._tls = engine_tls() if tls else None
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
         self.known: KnownHead[dict[bytes, bytes]] | None = None  # the head of this engine's last whole answer

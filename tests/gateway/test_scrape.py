@@ -3,10 +3,13 @@
 import asyncio
 import json
 import random
+import shutil
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +17,10 @@ from gateway import tasks
 from gateway.endpoints.exposition import Load
 from gateway.endpoints.scrape import STALE_PERIODS, Facts, Report, Scraper, ScrapeTarget
 from gateway.engines import ENGINES
+from gateway.http.pool import engine_tls
 from loadgen.engine_server.server import SimulatedEngine
 from tests.gateway.test_exposition import VLLM_LOAD, VLLM_PAGE
+from tests.gateway.test_tls import certificate
 from tests.loadgen.simulated import simulated
 
 EVERY_S = 0.05
@@ -78,7 +83,10 @@ def target_of(port: int, engine: str = "vllm", served_as: str = "base") -> Scrap
     row = ENGINES[engine]
     return ScrapeTarget(
         name="e",
-        url=f"http://127.0.0.1:{port}",
+        host="127.0.0.1",
+        port=port,
+        tls=False,
+        authority=f"127.0.0.1:{port}",
         served_as=frozenset({served_as}),
         metrics_path=row.metrics_path,
         gauges=row.gauges,
@@ -204,7 +212,7 @@ async def test_a_busy_engine_whose_figures_do_not_move_is_frozen_and_an_idle_one
 
 
 async def test_nobody_listening_is_a_failed_scrape() -> None:
-    async with scraping(replace(target_of(1), url="http://127.0.0.1:1")) as made:
+    async with scraping(replace(target_of(1), port=1)) as made:
         made.scraper.up("e")
         await until(lambda: made.report.counts["failed"] > 1 and made.report.stale)
         assert not made.facts
@@ -309,3 +317,24 @@ async def test_figures_that_come_again_after_a_silence_are_news_however_long_it_
         one.pages[b"/metrics"] = (200, VLLM_PAGE)
         await until(lambda: len(made.loads) > heard)
         assert made.report.load == VLLM_LOAD
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@pytest.mark.parametrize(("trusted", "result"), [(True, "good"), (False, "failed")])
+async def test_an_engine_over_tls_is_asked_where_its_certificate_is_trusted(
+    trusted: bool, result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path)
+    if trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    engine_tls.cache_clear()
+    shown = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    shown.load_cert_chain(cert, key)
+    one = Engine()
+    server = await asyncio.start_server(one.serve, "127.0.0.1", 0, ssl=shown)
+    target = replace(target_of(server.sockets[0].getsockname()[1]), tls=True)
+    async with server, scraping(target, every_s=0.5) as made:
+        made.scraper.up("e")
+        await until(lambda: made.report.counts[result] > 0)
+        assert bool(one.heads) is trusted
+    engine_tls.cache_clear()
