@@ -78,8 +78,8 @@ def _tenant_files(folder: Path, errors: list[ConfigError]) -> Iterator[Path]:
     for path in found:
         if _is_tenants(path.name):
             yield path
-        elif path.suffix == ".yml" and not path.name.startswith("."):
-            errors.append(_whole(path, f"would not be read: name it {path.stem}{SUFFIX}"))
+        elif path.suffix.lower() in (".yml", SUFFIX) and not path.name.startswith("."):
+            errors.append(_whole(path, f"would not be read: name it {path.stem.lower()}{SUFFIX}"))
 
 
 def _read(path: Path, errors: list[ConfigError]) -> str | None:

@@ -115,8 +115,12 @@ class Text(Kind):
     lower: bool = False
     secret: bool = False
 
+    def fits(self, value: str) -> bool:
+        """Whether it is such a text."""
+        return re.fullmatch(self.pattern, value) is not None
+
     def check(self, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(self.pattern, value) or _no_reference(value):
+        if not isinstance(value, str) or not self.fits(value) or _no_reference(value):
             hint = " (write it in quotes)" if isinstance(value, bool | int | float) else ""
             if self.secret:
                 raise ValueError(f"must be {self.what}{hint}")

@@ -26,7 +26,8 @@ from policies.types import SHARED
 
 CLASSES = ("critical", "interactive", "standard", "batch")  # by rank
 ClassName = Literal["critical", "interactive", "standard", "batch"]
-TenantId = Annotated[str, Text("[a-z0-9][a-z0-9-]{0,47}", "a tenant's id (a to z, 0 to 9, '-'; at most 48 characters)")]
+ID = Text("[a-z0-9][a-z0-9-]{0,47}", "a tenant's id (a to z, 0 to 9, '-'; at most 48 characters)")
+TenantId = Annotated[str, ID]
 KeyId = Annotated[str, Text("[0-9a-z]{12}", "a key's id: 12 of the characters 0 to 9 and a to z")]
 Label = Annotated[str, Text(r"[^\x00-\x1f\x7f]{1,100}", "a name of 1 to 100 characters")]
 Day = Annotated[

@@ -11,7 +11,7 @@ from gateway.config import quota_checks
 from gateway.config.document import Plain
 from gateway.config.plain import Mapping, items, mapping, texts
 from gateway.config.problems import Path, Problem, did_you_mean
-from gateway.config.tenant import CLASSES
+from gateway.config.tenant import CLASSES, ID
 from gateway.engines import ENGINES
 from policies.types import SHARED
 
@@ -81,9 +81,12 @@ def useless(fleet: Fleet) -> Found:
 
 
 def _identity(tenant: File) -> Iterator[Problem]:
-    given = mapping(tenant.own).get("id")
-    if isinstance(given, str) and given != tenant.id:
-        yield Problem(path=("id",), message=f"must be {tenant.id!r}, the file's name without .yaml, not {given!r}")
+    given, name = mapping(tenant.own).get("id"), tenant.id
+    if not ID.fits(name):  # then no `id` is right
+        hint = f", say to {name.lower()}.yaml" if ID.fits(name.lower()) else ""
+        yield Problem(path=(), message=f"the file's name must be {ID.what}, not {name!r}: rename the file{hint}")
+    elif isinstance(given, str) and given != name:
+        yield Problem(path=("id",), message=f"must be {name!r}, the file's name without .yaml, not {given!r}")
 
 
 def _of_tenant(root: Mapping, held: Mapping, known_as: str | None) -> Iterator[Problem]:

@@ -125,12 +125,14 @@ def test_the_folder_beside_the_file_is_read_and_only_what_is_a_tenants_file(tmp_
     tenants = load(path, ENVIRON).tenants
     assert tenants is not None and list(tenants) == ["acme"]
     (folder / "beta.yml").write_text(BETA)
+    (folder / "Delta.YAML").write_text(BETA)
     (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")
     (folder / "nested.yaml").mkdir()
     os.mkfifo(folder / "pipe.yaml")
     with pytest.raises(ConfigErrors) as caught:
         load(path, ENVIRON)
     assert [str(error) for error in caught.value.errors] == [
+        f"{folder}/Delta.YAML: would not be read: name it delta.yaml",
         f"{folder}/beta.yml: would not be read: name it beta.yaml",
         f"{folder}/gone.yaml: cannot be read: No such file or directory",
         f"{folder}/nested.yaml: cannot be read: Is a directory",
@@ -168,6 +170,22 @@ class: batch
         "tenants.d/acme.yaml:9:1: class: given twice, first in line 8",
         "tenants.d/beta.yaml:3:10: models[0]: alias *m: write the value out",
         "tenants.d/gamma.yaml:2:1: not YAML: while parsing a flow sequence, did not find expected ',' or ']'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("Beta", "Beta", ["not 'Beta': rename the file, say to beta.yaml", "not 'Beta'"]),
+        ("Beta", "beta", ["not 'Beta': rename the file, say to beta.yaml"]),
+        ("beta.eu", "beta", ["not 'beta.eu': rename the file"]),
+    ],
+)
+def test_a_file_whose_name_can_be_no_id_is_to_be_renamed(name: str, given: str, said: list[str]) -> None:
+    what = "must be a tenant's id (a to z, 0 to 9, '-'; at most 48 characters)"
+    places = ["1:1: the file's name", "2:5: id:"]
+    assert errors_of(FLEET, files(**{name: BETA.replace("beta", given)})) == [
+        f"tenants.d/{name}.yaml:{place} {what}, {words}" for place, words in zip(places, said, strict=False)
     ]
 
 
