@@ -19,6 +19,7 @@ from gateway.config import Config, Loaded, Timers
 from gateway.dispatcher import Dispatcher, Record
 from gateway.explain import Explain
 from gateway.http.head import Limits
+from gateway.http.pool import engine_tls
 from gateway.lengths import LengthFile
 from gateway.recorder import Recorder
 from gateway.relay.end import Rules
@@ -65,6 +66,8 @@ class Prepared:
 def prepare(config: Config, replicas: int) -> Prepared:
     """Everything that one of so many running processes takes from its configuration."""
     timers, settings = config.timers(), part_of(config.settings(SEED), replicas)
+    if any(each.tls for each in config.endpoints):
+        engine_tls()  # now: a reload prepares beside the loop, which this would hold up
     forward = tuple(name.encode() for name in config.upstream.forward_headers)
     return Prepared(
         config=config,

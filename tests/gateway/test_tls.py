@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.assembly import prepare
 from gateway.config import ConfigErrors, read
+from gateway.http.pool import engine_tls
 from tests.gateway.test_reload import Gate, reloaded, rewrite
 from tests.kit.http_reader import ResponseReader
 from tests.kit.processes import until_async
@@ -162,3 +164,13 @@ def test_a_certificate_that_cannot_be_used_is_an_error_with_its_place(tmp_path: 
     assert told(at % (cert, tmp_path / "pipe")) == [
         place + "certificate or key cannot be read: a named pipe, not a file"
     ]
+
+
+@pytest.mark.parametrize(("scheme", "made"), [("https", 1), ("http", 0)])
+def test_trusted_certificates_are_read_with_the_files_beside_the_loop_where_an_engine_speaks_tls(
+    scheme: str, made: int
+) -> None:
+    engine_tls.cache_clear()
+    text = FILE.replace("http:", f"{scheme}:") + "listen: {host: 127.0.0.1}\n"
+    prepare(read(text, "f.yaml", {}).config, 1)
+    assert engine_tls.cache_info().currsize == made
