@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 from gateway.http.head import Head
 
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus} | {529: b"Overloaded"}
-_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, phrase) for code, phrase in _PHRASES.items()}
+# Of every final status: an engine's refusal is passed on under its own, whether that has a name or not.
+_STATUS_LINES: Final = {code: b"HTTP/1.1 %d %b\r\n" % (code, _PHRASES.get(code, b"")) for code in range(200, 600)}
 _CLOSE: Final = b"connection: close\r\n"
 _KEEP: Final = b"connection: keep-alive\r\n"
 
@@ -116,9 +117,8 @@ class Exchange:
             framing = b"transfer-encoding: chunked\r\n"
         else:
             framing = b"" if length is None else b"content-length: %d\r\n" % length
-        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
         keeping = _CLOSE if closes else _KEEP if self.http10 else b""
-        self._head = b"%b%b%b%b\r\n" % (line, headers, framing, keeping)
+        self._head = b"%b%b%b%b\r\n" % (_STATUS_LINES[status], headers, framing, keeping)
 
     def write(self, data: bytes) -> None:
         """The next piece of the body."""

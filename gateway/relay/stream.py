@@ -19,7 +19,7 @@ from gateway.relay.shape import Shape, shape_of
 from policies.decisions import Reason
 from policies.events import Cause
 
-HELD_EVENT_BYTES: Final = 65536  # an uncommitted answer waits for its first event no longer than this
+HELD_EVENT_BYTES: Final = 65536  # so much of an event, or of comments, waits for the first whole event of an answer
 RELEARN: Final = 16  # every so many reads of events of another shape, theirs is learned
 _COLON: Final = 58
 _LF: Final = 10
@@ -38,6 +38,7 @@ class StreamReader:
     __slots__ = (
         "_attempt",
         "_checked_s",
+        "_comment_bytes",
         "_content_type",
         "_edge",
         "_ended",
@@ -69,12 +70,11 @@ class StreamReader:
         self._good = False  # such an event has come
         self._tail = b""  # the unfinished event at the end of the last read
         self._shape: Shape | None = None
-        self._misses = 0
+        self._misses = self._comment_bytes = 0  # the latter of comments that wait for an event
         self._steady = False  # past the first token, and between two events
         self._token_seen = False
         self._failed = False  # the engine itself reported an error within its stream
-        self._ended = False
-        self._ended_s = 0.0
+        self._ended, self._ended_s = False, 0.0
         self._flowing = False  # inside an event too long to hold
         self._edge = b""  # last bytes that flowed: an event's end may be torn
         self._line = 0  # length so far of the line that flows
@@ -259,6 +259,9 @@ class StreamReader:
                 self._good = True
                 attempt.events += 1
                 attempt.blank += kind is not _TOKEN
+            elif not self._good:
+                self._comment_bytes += len(event)
+                self._good = self._comment_bytes > HELD_EVENT_BYTES
             if kind is _END:
                 self._ended, self._steady = True, False
                 # Usually the message ends in this same read: then the last events leave together with its end.
