@@ -173,10 +173,12 @@ class ClientConnection:
         shared.held_bytes -= held_bytes
         self.exchange = None
         reader.exchange = NOBODY
-        if not close:
+        if reader.excess:  # perhaps since the head was sent: what was thrown away must not be waited for
+            self._linger()
+        elif not close:
             self.state = _IDLE
             self.deadline = monotonic() + shared.timers.keepalive_idle_s
-        elif self.state is _BUSY and not reader.excess:
+        elif self.state is _BUSY:
             self.close()
         else:
             self._linger()
