@@ -144,15 +144,15 @@ class Core(Seen):
     def _told(self, event: OfStore, now: float, out: list[Decision]) -> None:
         """What the store of several replicas says may be what somebody waits for."""
         self._again(self.metering.leasing.told(event, now), now, out)
-        for pool in self.metering.leasing.wakes():
-            self._placing.touch_waiting(pool)
 
     def _again(self, parked: Sequence[Parked], now: float, out: list[Decision]) -> None:
-        """They have waited to hear of their limits, and ask once more."""
+        """They have waited to hear of their limits, and ask once more. So does who waits for a slot, where there are more now."""
         for each in parked:
             self._books.received -= 1
             if (decision := self._arrived(each.request, now, each.due_s)) is not None:
                 out.append(decision)
+        for pool in self.metering.leasing.wakes():
+            self._placing.touch_waiting(pool)
 
     def _arrived(self, request: InferenceRequest, now: float, due_s: float = inf) -> Decision | None:
         books, assessing = self._books, self._assessing

@@ -110,6 +110,12 @@ class Leasing:
         self.park(request, [], now, due_s)
         return False
 
+    def waited(self, claim: Claim, now: float) -> None:
+        """It has waited for the store as long as anybody does. Where that has said nothing of a slot that it lacks, this replica has
+        its part of them."""
+        if claim.slots_to_come():
+            self._wake(self.slots.go_alone(claim.lacking(), self._replicas, now))
+
     def leave(self, request_id: str) -> Parked | None:
         """It waits no more, if it did."""
         parked = self._books.parked.pop(request_id, None)

@@ -54,6 +54,8 @@ class Metering:
             return None
         claim = quota.reserve(terms, request, now, due_s)
         if isinstance(claim, Claim):
+            if now >= due_s:
+                self.leasing.waited(claim, now)
             return claim
         if isinstance(claim, quota.Short):
             return self.leasing.park(request, claim.needs, now, due_s)

@@ -234,8 +234,12 @@ class Claim:
 
     def slots_to_come(self) -> bool:
         """Whether none that it lacks is taken for certain: the store may lease more."""
-        lacking = [slots for slots in self.terms.slots if slots.used >= slots.cap]
+        lacking = self.lacking()
         return bool(lacking) and all(slots.hurry is not None and slots.cap < slots.whole for slots in lacking)
+
+    def lacking(self) -> list[Slots]:
+        """Of which none is free."""
+        return [slots for slots in self.terms.slots if slots.used >= slots.cap]
 
     def has_slot(self, pool: PoolQueue) -> bool:
         """The same; if it cannot, `pool` is looked at again when it can."""

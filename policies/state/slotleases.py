@@ -5,7 +5,7 @@ it ends, and shrinks when others want more and this replica has more than its pa
 in the store as long as it runs. A replica that cannot renew stops using its lease before the store gives it away.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from policies.state.claims import Hurry, Slots
 from policies.state.queues import PoolQueue
@@ -31,14 +31,15 @@ class SlotAsk(Message):
 
 
 class Lease:
-    """Of one limit. `contended`: others want more than they have."""
+    """Of one limit. `contended`: others want more than they have. `share`: replicas among which these slots are divided until the
+    store says something of them; 0: it has."""
 
-    __slots__ = ("asked_s", "busy_s", "contended", "count", "slots", "until_s", "wanted")
+    __slots__ = ("asked_s", "busy_s", "contended", "count", "share", "slots", "until_s", "wanted")
 
     def __init__(self) -> None:
         self.slots: Slots | None = None
         self.count = 0
-        self.wanted = 0
+        self.wanted = self.share = 0
         self.contended = False
         self.asked_s = self.busy_s = self.until_s = 0.0
 
@@ -76,7 +77,7 @@ class SlotLeases:
         lease = self._leases.get(key)
         if lease is None:
             return []
-        lease.count, lease.contended, lease.until_s = count, contended, until_s
+        lease.count, lease.contended, lease.until_s, lease.share = count, contended, until_s, 0
         if lease.slots is not None:
             lease.slots.missed = 0
             lease.slots.hurry = self.hurry if count >= lease.wanted else None  # no use before the next round
@@ -86,6 +87,16 @@ class SlotLeases:
         """The store does not answer, and so many replicas divide all slots; 0: it does again."""
         self._share = replicas
         return [pool for lease in self._leases.values() for pool in self._bound(lease)]
+
+    def go_alone(self, lacking: Collection[Slots], replicas: int, now: float) -> list[PoolQueue]:
+        """The store has said nothing of these for as long as anybody waits for it: they are divided, until it does. What it has said
+        and what is still in force stays so. Where somebody has waited for more."""
+        woken: list[PoolQueue] = []
+        for lease in self._leases.values():
+            if lease.slots in lacking and lease.until_s <= now:
+                lease.share = replicas
+                woken += self._bound(lease)
+        return woken
 
     def expire(self, now: float) -> None:
         """Leases that were not renewed in time are no longer used."""
@@ -98,8 +109,8 @@ class SlotLeases:
         slots = lease.slots
         if slots is None:
             return []
-        before, whole = slots.cap, slots.whole
-        slots.cap = max(1, whole // self._share) if self._share else min(lease.count, whole)
+        before, whole, share = slots.cap, slots.whole, self._share or lease.share
+        slots.cap = max(1, whole // share) if share else min(lease.count, whole)
         return slots.unblock() if slots.cap > before else []
 
     # ---- what is wanted of it

@@ -339,6 +339,24 @@ def test_who_may_not_wait_in_a_queue_waits_for_the_store_to_say_whether_there_is
     assert [each.reason for each in decisions if isinstance(each, Reject)] == [Reason.CONCURRENCY]
 
 
+def test_where_the_store_does_not_say_in_time_whether_there_is_a_slot_a_replica_has_its_part_of_them() -> None:
+    world = Replica(acme(max_concurrency=5, max_queued=0))
+    assert [world.told(name) for name in "abc"] == ["queued"] * 3
+    decisions = world.happen(Tick(), PARK_S)
+    assert [each.request_id for each in decisions if isinstance(each, Dispatch)] == ["a", "b"]
+    assert [each.reason for each in decisions if isinstance(each, Reject)] == [Reason.CONCURRENCY]
+    lease(world, slot_ask(world, 0.1), 3, 0.1)
+    assert (world.told("d", 0.1), world.told("e", 0.1)) == ("ok", "concurrency")  # it has said so, and that holds
+
+
+def test_so_does_who_waits_in_the_queue_where_another_one_has_waited_for_the_store_in_vain() -> None:
+    world = Replica(acme(max_concurrency=5, max_queued=2))
+    assert [world.told(name) for name in "abc"] == ["queued"] * 3
+    assert world.core.parked() == 1
+    decisions = world.happen(Tick(), PARK_S)
+    assert [each.request_id for each in decisions if isinstance(each, Dispatch)] == ["a", "b"]
+
+
 def test_what_others_use_of_a_budget_is_heard_now_and_then_also_by_who_uses_nothing() -> None:
     world = Replica(acme(budgets=(Budget(id="day", amount=1000),)))
     world.ask("a", 1.0)
