@@ -50,6 +50,7 @@ def of_tenant(metering: Metering, tenant: str, seen: Seen) -> dict[str, Any]:
         "tenant": tenant,
         "mode": metering.mode_of(tenant),
         "degraded": metering.leasing.down,
+        "replicas": replicas(metering),
         "limits": [_counted(view) for view in meters if view.period == "minute"],
         "budgets": [_counted(view) for view in meters if view.period != "minute"],
         "concurrency": [_slots(view.scope, view.part, view.cap, view.used) for view in metering.slots_of(tenant)],
@@ -58,6 +59,11 @@ def of_tenant(metering: Metering, tenant: str, seen: Seen) -> dict[str, Any]:
             _share(tenant, *share) for share in seen.shares if share[0].partition == metering.partition_of(tenant)
         ],
     }
+
+
+def replicas(metering: Metering) -> dict[str, int]:
+    """How many gateways an answer speaks for, and how many there are: what each has for itself the others are not told."""
+    return {"here": 1, "live": metering.leasing.replicas}
 
 
 def _share(tenant: str, view: ShareView, all_served: float, all_weights: float) -> dict[str, Any]:

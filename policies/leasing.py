@@ -49,7 +49,7 @@ class Ask(Message):
 
 
 class Leasing:
-    """The blocks of a replica. `fleet` None: there is no store, and no block."""
+    """The blocks of a replica. `fleet` None: there is no store, and no block. `replicas`: so many live, as far as it is known."""
 
     def __init__(self, books: Books) -> None:
         self.fleet: Fleet | None = None
@@ -59,7 +59,7 @@ class Leasing:
         self._woken: list[PoolQueue] = []  # where somebody waits for a slot that has come
         self._books = books
         self._blocks: dict[Rule, Block] = {}
-        self._replicas = 1
+        self.replicas = 1
         self.down = False
         self._scale = 1.0
 
@@ -68,7 +68,7 @@ class Leasing:
     def change(self, settings: Settings) -> None:
         """The settings are these now. Whether there is a store never changes."""
         if self.fleet is None and settings.fleet is not None:
-            self._replicas = settings.fleet.replicas
+            self.replicas = settings.fleet.replicas
         self.fleet, self._scale = settings.fleet, settings.timer_scale
         self.slots.change(self.fleet.lease_s if self.fleet is not None else 0.0, self._scale)
 
@@ -81,7 +81,7 @@ class Leasing:
 
     def block(self, rule: Rule, is_budget: bool, wall: Wall) -> Block:
         """The block of a limit that was not used before."""
-        made = Block.of(rule, is_budget, wall, self._replicas)
+        made = Block.of(rule, is_budget, wall, self.replicas)
         made.alone = self.down
         self._blocks[rule] = made
         return made
@@ -114,7 +114,7 @@ class Leasing:
         """It has waited for the store as long as anybody does. Where that has said nothing of a slot that it lacks, this replica has
         its part of them."""
         if claim.slots_to_come():
-            self._wake(self.slots.go_alone(claim.lacking(), self._replicas, now))
+            self._wake(self.slots.go_alone(claim.lacking(), self.replicas, now))
 
     def leave(self, request_id: str) -> Parked | None:
         """It waits no more, if it did."""
@@ -150,13 +150,13 @@ class Leasing:
         return self._store_changed(event)
 
     def _store_changed(self, event: StoreChanged) -> list[Parked]:
-        self._replicas, self.down = max(1, event.replicas), not event.up
+        self.replicas, self.down = max(1, event.replicas), not event.up
         self.sharing.store_changed(event)
         for block in self._blocks.values():
-            block.count(self._replicas)
+            block.count(self.replicas)
             if self.down:
                 block.go_alone()
-        self._wake(self.slots.alone(self._replicas if self.down else 0))
+        self._wake(self.slots.alone(self.replicas if self.down else 0))
         return self.leave_all() if self.down else []
 
     def _leave_those_for_slots(self) -> list[Parked]:

@@ -7,6 +7,7 @@ from gateway.admin.operations import Operations
 from gateway.config.fleet import Endpoint
 from gateway.endpoints.directory import Standing
 from gateway.endpoints.scrape import Report
+from gateway.usage import replicas
 
 
 def fleet(operations: Operations) -> dict[str, Any]:
@@ -30,7 +31,8 @@ def fleet(operations: Operations) -> dict[str, Any]:
 def member(operations: Operations, name: str) -> dict[str, Any]:
     """What has become of one of them."""
     standing = dict(operations.standings())[name]
-    return {"name": name, "state": _state(standing), "since": moment(standing.since_s)}
+    told = {"replicas": replicas(operations.metering())}
+    return {"name": name, "state": _state(standing), "since": moment(standing.since_s), **told}
 
 
 def _configured(endpoint: Endpoint) -> dict[str, Any]:

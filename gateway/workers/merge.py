@@ -37,7 +37,7 @@ def fleet(bodies: Sequence[Body]) -> dict[str, Any]:
 
 def member(bodies: Sequence[Body]) -> dict[str, Any]:
     """The worst state of one endpoint."""
-    return dict(max(bodies, key=lambda body: (_STATES.index(body["state"]), body["since"])))
+    return {**_worst(bodies), "replicas": _replicas(bodies)}
 
 
 def reload(bodies: Sequence[Body]) -> dict[str, Any]:
@@ -61,6 +61,7 @@ def usage(bodies: Sequence[Body]) -> dict[str, Any]:
     return {
         **bodies[0],
         "degraded": any(body["degraded"] for body in bodies),
+        "replicas": _replicas(bodies),
         "limits": _by(["scope", "of"], bodies, "limits", _meter),
         "budgets": _by(["scope", "of", "period"], bodies, "budgets", _meter),
         "concurrency": _by(["scope", "of"], bodies, "concurrency", _slots),
@@ -94,6 +95,16 @@ def keys(bodies: Sequence[Body]) -> dict[str, Any]:
 _COUNTED = ("held", "reserved", "extra", "refunded", "settled", "written_off")
 _PHASES = ("serving", "starting", "draining")
 _STATES = ("up", "down", "draining")  # the worst is last
+
+
+def _worst(views: Sequence[Body]) -> Body:
+    return max(views, key=lambda view: (_STATES.index(view["state"]), view["since"]))
+
+
+def _replicas(bodies: Sequence[Body]) -> dict[str, int]:
+    """Each worker is one replica, and knows how many there are."""
+    here = sum(body["replicas"]["here"] for body in bodies)
+    return {"here": here, "live": max(here, *(body["replicas"]["live"] for body in bodies))}
 
 
 def _by(
@@ -132,7 +143,7 @@ def _endpoint(views: list[Body]) -> dict[str, Any]:
 
 
 def _member(views: list[Body]) -> dict[str, Any]:
-    worst = member(views)
+    worst = _worst(views)
     failures = [view["last_failure"] for view in views if view["last_failure"]]
     found = [view["found"] for view in views]
     return {

@@ -1,6 +1,7 @@
 """Several replicas over a real Redis: rows 18, 34, 35 and 36 of the tenancy table, cases C052 to C055."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -215,6 +216,19 @@ async def test_blocks_go_back_when_nobody_needs_them_and_when_a_replica_ends(tmp
         assert await client.hget("fb:{t:acme}:q:tenant.tpd", "u") == "80"
         assert await client.zcard("fb:{fleet}:replicas") == 1
         await client.aclose()
+
+
+async def test_what_each_replica_has_for_itself_says_of_how_many_it_is(tmp_path: Path) -> None:
+    async with fleet(tmp_path, [tenant("acme")]) as made:
+        await settled(made, 2)
+        one, other = made.replicas
+        path = "/admin/v1/fleet/e0/drain"
+        told = json.loads((await one.get(path, port=one.admin_port, token=ADMIN_TOKEN, method="POST")).body)
+        assert (told["state"], told["replicas"]) == ("draining", {"here": 1, "live": 2})
+        (member,) = (await other.admin("/admin/v1/fleet"))["endpoints"]
+        assert member["state"] == "up"
+        assert (await made.ask(1)).status == 200
+        assert (await one.admin("/admin/v1/tenants/acme/usage"))["replicas"] == {"here": 1, "live": 2}
 
 
 async def test_a_store_that_is_not_there_at_the_start_does_not_keep_a_gateway_from_serving(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ async def test_a_drained_endpoint_gets_nothing_new_and_what_runs_there_ends_ther
             before = (await members(one.gateway))["e0"]
             told = await drain(one.gateway, "e0")
             assert (told["name"], told["state"]) == ("e0", "draining")
+            assert told["replicas"] == {"here": 1, "live": 1}
             assert told["since"] > before["since"]
             assert await drain(one.gateway, "e0") == told, "again is harmless"
             runs = answered(one)[0]

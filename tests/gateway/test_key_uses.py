@@ -105,7 +105,7 @@ def test_usage_of_each_tenant_is_added_up_over_workers() -> None:
     def body(queued: int) -> dict[str, Any]:
         queue = {"queued": queued, "queued_bytes": queued, "max_queued": 9, "max_queued_bytes": 9, "classes": {}}
         none: dict[str, Any] = {"limits": [], "budgets": [], "concurrency": [], "shares": []}
-        told = {"tenant": "acme", "degraded": False, **none, "queue": queue}
+        told = {"tenant": "acme", "degraded": False, "replicas": {"here": 1, "live": 2}, **none, "queue": queue}
         return {"tenants": [told, {**told, "tenant": "beta"}]}
 
     joined = merge.usages([body(1), body(2)])["tenants"]

@@ -176,12 +176,10 @@ def test_a_fleet_adds_up_what_runs_and_is_as_well_as_the_worker_that_finds_it_wo
     assert worse == {**member(), "state": "down", "since": "2026-01-02", "healthy": False, "last_failure": failure}
     drained = member(state="draining", since="2026-01-01")
     assert merge.fleet([{"endpoints": [down]}, {"endpoints": [drained]}])["endpoints"][0]["state"] == "draining"
-    assert (
-        merge.member(
-            [{"name": "e0", "state": "up", "since": "2"}, told := {"name": "e0", "state": "down", "since": "1"}]
-        )
-        == told
-    )
+    well = {"name": "e0", "state": "up", "since": "2", "replicas": {"here": 1, "live": 3}}
+    worst = {"name": "e0", "state": "down", "since": "1", "replicas": {"here": 1, "live": 1}}
+    assert merge.member([well, worst]) == {**worst, "replicas": {"here": 2, "live": 3}}
+    assert merge.member([worst, worst])["replicas"] == {"here": 2, "live": 2}
 
 
 def test_queues_of_one_tenant_are_one_queue() -> None:
@@ -208,6 +206,7 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
         "tenant": "acme",
         "mode": "enforce",
         "degraded": False,
+        "replicas": {"here": 1, "live": 4},
         "limits": [meter],
         "budgets": [],
         "concurrency": [slots],
@@ -219,6 +218,7 @@ def test_usage_adds_up_what_is_counted_and_shows_how_full_the_fullest_sight_is()
     other_queue = {**queue, "classes": {"batch": waits}}
     both = merge.usage([one, {**one, "limits": [fuller, key], "queue": other_queue, "degraded": True}])
     assert both["degraded"] is True
+    assert both["replicas"] == {"here": 2, "live": 4}
     doubled = dict.fromkeys(counts, 3.0)
     assert both["limits"] == [{**fuller, **doubled, "denied": {"enforce": 6, "shadow": 0}}, key]
     assert both["concurrency"] == [{**slots, "used": 14}]
