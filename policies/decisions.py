@@ -91,7 +91,7 @@ class Why(Message):
 
 class Shortage(Message):
     """Which limit a request was refused by: `scope` as `tenant.tpm`, and what it needed of what was left, in requests
-    or cost units. `fits_output`: the most tokens of answer with which it would have passed an empty limit."""
+    or cost units. `fits_output`: the most tokens of each answer with which it would have passed all of its limits, were they empty."""
 
     scope: str
     limit: int

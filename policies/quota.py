@@ -104,6 +104,7 @@ def reserve(terms: Terms, request: InferenceRequest, now: float, due_s: float = 
         claim.output_tokens = output_tokens(terms, request, claim.input_tokens)
     tariff = terms.tariff
     if tariff is None or not tariff.take(claim.input_tokens, claim.output_tokens, now):
+        claim.sequences = max(1, request.sequences)
         return _with_care(claim, now, due_s)
     claim.tariff, claim.periods = tariff, tariff.periods
     return claim
@@ -185,7 +186,7 @@ def _denied(claim: Claim, charge: Charge, need: int) -> Denied:
         limit=meter.capacity // MICRO,
         left=max(0, meter.capacity - meter.used + meter.apart) // MICRO,
         need=-(-need // MICRO),
-        fits_output=_fits_output(claim, charge),
+        fits_output=_fits_output(claim),
     )
     if need > meter.capacity:
         return Denied(reason=Reason.EXCEEDS_LIMIT, wait_s=inf, shortage=shortage)
@@ -195,10 +196,16 @@ def _denied(claim: Claim, charge: Charge, need: int) -> Denied:
     return Denied(reason=reason, wait_s=meter.wait_s(need), shortage=shortage)
 
 
-def _fits_output(claim: Claim, charge: Charge) -> int:
-    if not charge.per_output:
-        return 0
-    return max(0, charge.meter.capacity - charge.per_input * claim.input_tokens) // charge.per_output
+def _fits_output(claim: Claim) -> int:
+    """The most that one answer may be allowed for all limits to hold it when they are empty. 0: none is short enough."""
+    most = inf
+    for charge, need, _ in claim.open:
+        room = charge.meter.capacity - charge.per_input * claim.input_tokens
+        if charge.per_output:
+            most = min(most, room // (charge.per_output * claim.sequences))
+        elif need > charge.meter.capacity:
+            return 0
+    return int(max(0, most)) if most < inf else 0
 
 
 def input_tokens(terms: Terms, request: InferenceRequest) -> int:

@@ -173,10 +173,10 @@ class Terms:
 
 
 class Claim:
-    """What one request holds. `input_tokens` and `output_tokens` is what was reserved for: of all meters of a `tariff`, in
-    these `periods`; or of the meters that are `open`."""
+    """What one request holds. `input_tokens` and `output_tokens`, of all `sequences`, is what was reserved for: of all meters of a
+    `tariff`, in these `periods`; or of the meters that are `open`."""
 
-    __slots__ = ("_holds", "input_tokens", "open", "output_tokens", "periods", "tariff", "terms", "waited")
+    __slots__ = ("_holds", "input_tokens", "open", "output_tokens", "periods", "sequences", "tariff", "terms", "waited")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -185,6 +185,7 @@ class Claim:
         self.open: list[tuple[Charge, int, int]] = []  # amount and period of each reservation
         self.input_tokens = 0
         self.output_tokens = 0
+        self.sequences = 1
         self.waited = False  # for a slot: its wait says nothing about the engines
         self._holds: tuple[Slots, ...] = ()
 

@@ -1,6 +1,7 @@
 """Rates and budgets through the core: the rows of tenancy.md 12 that are about them, and the table of 3.3."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,30 @@ def test_row_8_and_c048_what_can_never_fit_is_refused_for_good_or_held_to_the_li
     clamped.told("small", 61.0, tokens=0, max_output=1)
     assert clamped.told("beside one unit", 61.0, tokens=10, max_output=91) == "quota_tokens"
     assert clamped.told("at nothing used", 61.6, tokens=10, max_output=91) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("limits", "tokens", "sequences", "fits"),
+    [
+        ({"tpm": 100}, 10, 2, 45),
+        ({"tpm": 100, "otpm": 60}, 10, 1, 60),
+        ({"tpm": 300, "otpm": 200, "budgets": (Budget(id="day", amount=50),)}, 10, 4, 10),
+        ({"tpm": 100, "itpm": 5}, 10, 1, 0),
+        ({"tpm": 100}, 101, 1, 0),
+    ],
+)
+def test_who_asks_for_what_is_said_to_fit_is_not_refused_for_good_again(
+    limits: dict[str, Any], tokens: int, sequences: int, fits: int
+) -> None:
+    world = Quotas(acme(**limits))
+    shortage = world.refused("a", tokens=tokens, max_output=500, sequences=sequences).shortage
+    assert shortage is not None
+    assert shortage.fits_output == fits
+    if fits:
+        assert (
+            world.refused("b", tokens=tokens, max_output=fits + 1, sequences=sequences).reason is Reason.EXCEEDS_LIMIT
+        )
+        assert world.told("c", tokens=tokens, max_output=fits, sequences=sequences) == "ok"
 
 
 def test_row_9_what_was_not_needed_is_there_for_the_next_at_once() -> None:
