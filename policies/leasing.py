@@ -29,8 +29,8 @@ LEAST_TTL_S, BUDGET_TTL_S = 120.0, 2 * 86_400.0  # that a limit nobody uses is k
 
 
 class Ask(Message):
-    """What is wanted of one limit, in micro-units. `capacity` is in units; `per_minute` 0: a budget of the period that
-    began at `period`. `back` is handed back first, `owed` was used, `have` is kept. Less than `need` is of no use,
+    """What is wanted of one limit, in micro-units. `capacity` is in units; `per_minute` 0: a budget for `every` day, week or month, of
+    the one that began at `period`. `back` is handed back first, `owed` was used, `have` is kept. Less than `need` is of no use,
     more than `wanted` neither."""
 
     scope: str
@@ -41,6 +41,7 @@ class Ask(Message):
     per_minute: int
     period: int
     ttl_s: int
+    every: str = ""
     back: int = 0
     owed: int = 0
     have: int = 0
@@ -226,10 +227,11 @@ def _ask(block: Block, *, needs: list[int] | None = None, wanted: int = 0, keep:
     """Where somebody waits, what is here is no use to them: it goes back, and may come again with more."""
     rule, mirror = block.rule, block.mirror
     keep = keep and not needs
+    every = ""
     if isinstance(mirror, Bucket):
         per_minute, ttl_s = mirror.per_minute, max(LEAST_TTL_S, 4 * mirror.capacity / MICRO * 60 / mirror.per_minute)
     else:
-        per_minute, ttl_s = 0, mirror.left_s + BUDGET_TTL_S
+        per_minute, ttl_s, every = 0, mirror.left_s + BUDGET_TTL_S, mirror.every
     return Ask(
         scope=rule.scope,
         tenant=rule.tenant,
@@ -239,6 +241,7 @@ def _ask(block: Block, *, needs: list[int] | None = None, wanted: int = 0, keep:
         per_minute=per_minute,
         period=block.period,
         ttl_s=int(ttl_s) + 1,
+        every=every,
         back=0 if keep else block.room,
         owed=block.owed,
         have=block.room if keep else 0,

@@ -174,8 +174,10 @@ class RedisStore:
 
 
 def key_of(prefix: str, ask: Ask) -> str:
-    """The key of a limit."""
-    return f"{_of_owner(prefix, ask)}:q:{'.'.join(part for part in (ask.scope, ask.part, ask.metric) if part)}"
+    """The key of a limit. Budgets of other periods are others: which period is the later one cannot be told between them."""
+    return (
+        f"{_of_owner(prefix, ask)}:q:{'.'.join(part for part in (ask.scope, ask.part, ask.metric, ask.every) if part)}"
+    )
 
 
 def slots_key(prefix: str, ask: SlotAsk) -> str:

@@ -61,6 +61,8 @@ class Block(Meter):
         mirror = self.mirror
         if isinstance(mirror, Purse):
             if isinstance(limit, Budget):
+                if mirror.every != limit.period:
+                    self.room = self.owed = 0  # of the one that was
                 mirror.bound(limit)
         elif not isinstance(limit, Budget):
             mirror.bound(*limit)

@@ -208,33 +208,34 @@ class Wall:
 
 
 class Purse(Meter):
-    """A budget. It never drains and nothing is written off; with each period it is new."""
+    """A budget. It never drains and nothing is written off; with each period it is new. `every`: day, week or month."""
 
-    __slots__ = ("_period", "_wall", "began_s", "ends_s", "left_s", "soft_over")
+    __slots__ = ("_wall", "began_s", "ends_s", "every", "left_s", "soft_over")
 
     def __init__(self, rule: Rule, wall: Wall) -> None:
         super().__init__(rule)
         self.is_budget = True
         self._wall = wall
-        self._period = "day"
+        self.every = "day"
         self.began_s = self.ends_s = self.soft_over = 0
         self.left_s = 0.0  # of its period, when it was looked at
 
     def bound(self, budget: Budget) -> None:
-        """The budget is this now. What is used stays used, if the period is of the same kind."""
+        """The budget is this now. What is used stays used; but one of other periods is another budget, and new."""
         self.units = budget.amount
         self.capacity = budget.amount * MICRO
         self.full = self.capacity * MINUTE_S
         self.soft = int(budget.soft_ratio * self.capacity)
         self.soft_over = self.soft * MINUTE_S
-        if self._period != budget.period:
-            self._period = budget.period
-            self.ends_s = 0  # look again in which one we are
+        if self.every != budget.period:
+            self.every = budget.period
+            self.began_s = self.ends_s = 0  # look in which one we are
+            self.put(0)
 
     def look(self, now: float) -> int:
         at_s = now + self._wall.offset_s
         if at_s >= self.ends_s:
-            began_s, self.ends_s = periods.bounds(self._period, int(at_s // 1))
+            began_s, self.ends_s = periods.bounds(self.every, int(at_s // 1))
             if began_s > self.began_s:
                 self.began_s, self.over = began_s, 0
         self.left_s = self.ends_s - at_s

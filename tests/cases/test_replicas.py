@@ -213,7 +213,7 @@ async def test_blocks_go_back_when_nobody_needs_them_and_when_a_replica_ends(tmp
         made.leave(0)
         await made.replicas[0].child.stop(20.0)
         client = Redis.from_url(made.redis.url, decode_responses=True)
-        assert await client.hget("fb:{t:acme}:q:tenant.tpd", "u") == "80"
+        assert await client.hget("fb:{t:acme}:q:tenant.tpd.day", "u") == "80"
         assert await client.zcard("fb:{fleet}:replicas") == 1
         await client.aclose()
 

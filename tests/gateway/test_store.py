@@ -95,6 +95,13 @@ async def test_a_budget_is_new_in_each_period_and_who_is_late_gets_nothing(store
     assert await lend(store, need=2, wanted=2, period=86_400, **day) == 0
 
 
+async def test_a_budget_whose_periods_are_other_ones_now_is_another_budget(store: RedisStore) -> None:
+    """A month begins before the day that is kept: who asks for one would be late until the month ends."""
+    budget = {"per_minute": 0, "capacity": 10, "need": 2, "wanted": 2}
+    assert await lend(store, period=20 * 86_400, every="day", **budget) == 2
+    assert await lend(store, period=0, every="month", **budget) == 2
+
+
 async def test_limits_of_one_owner_are_asked_for_together(store: RedisStore) -> None:
     lent = await store.lend([ask(need=1, wanted=2), ask(metric="rpm", capacity=5, need=9, wanted=9)], 1)
     assert [each.granted for each in lent] == [2 * MICRO, 0]

@@ -33,6 +33,25 @@ def plain(name: str, bounded: bool) -> Tenant:
     return Tenant(id=name, max_queued=5 if bounded else None)
 
 
+def test_a_budget_of_other_periods_is_another_one_and_new() -> None:
+    """Also where both begin at the same moment, as a day and a month do at 0 s."""
+
+    def budget(period: str, amount: int = 1000) -> Settings:
+        return limited(Tenant(id="acme", budgets=(Budget(id="b", amount=amount, period=period),)))
+
+    world = Quotas()
+    world.change(budget("day"), 0.0)
+    world.ask("a", 1.0)
+    world.change(budget("day", 2000), 2.0)
+    assert world.used("b", 2.0) == 40
+    world.change(budget("month"), 3.0)
+    assert world.used("b", 3.0) == 0
+    world.end("a", 4.0, prompt_tokens=10, output_tokens=10)
+    world.ask("b", 5.0)
+    assert world.used("b", 5.0) == 40
+    assert world.meter("b", 5.0).reset_s > 86_400
+
+
 def crowded(before: Settings, times: int = 5, **more: int) -> Quotas:
     """Of each tenant some run and some wait."""
     world = Quotas(**more)

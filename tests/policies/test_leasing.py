@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.decisions import Dispatch, Reason, Reject
-from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, SlotsLeased, StoreChanged, Tick
+from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, SlotsLeased, StoreChanged, Tick, WallClock
 from policies.leasing import PARK_S, Ask
 from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
@@ -355,6 +355,21 @@ def test_so_does_who_waits_in_the_queue_where_another_one_has_waited_for_the_sto
     assert world.core.parked() == 1
     decisions = world.happen(Tick(), PARK_S)
     assert [each.request_id for each in decisions if isinstance(each, Dispatch)] == ["a", "b"]
+
+
+def test_a_budget_of_other_periods_is_another_one_of_which_nothing_is_here_yet() -> None:
+    world = Replica(acme(budgets=(Budget(id="b", amount=1000),)))
+    world.happen(WallClock(offset_s=20 * 86_400.0), 0.5)
+    world.ask("a", 1.0)
+    (ask,) = world.asks(1.0)
+    assert ask.every == "day"
+    world.grant(ask, 1.0, 400, used=400)
+    month = acme(budgets=(Budget(id="b", amount=1000, period="month"),))
+    world.happen(SettingsChanged(settings=replace(limited(month), fleet=world.fleet)), 2.0)
+    world.end("a", 2.5, prompt_tokens=90, output_tokens=90)  # more than was held, of the day
+    assert world.told("b", 3.0) == "queued"
+    (ask,) = world.asks(3.0)
+    assert (ask.every, ask.back, ask.owed) == ("month", 0, 0)
 
 
 def test_what_others_use_of_a_budget_is_heard_now_and_then_also_by_who_uses_nothing() -> None:
