@@ -5,20 +5,17 @@ answer is the connection's last.
 """
 
 import asyncio
-import fcntl
 import math
-import socket
-import struct
-import sys
 import termios
 from enum import IntEnum
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from gateway.clock import monotonic
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.message import NOBODY, Progress, RequestReader
 from gateway.http.shared import Shared
+from gateway.http.sockets import held_by_kernel, reset_on_close
 from policies.decisions import Reason
 
 LINGER_BYTES: Final = 1 << 20
@@ -195,7 +192,7 @@ class ClientConnection:
 
     def _part(self) -> None:
         """Nothing has come for long enough. What crosses this on its way is never processed, and its sender can tell."""
-        if _in_kernel(self.transport, termios.FIONREAD):
+        if held_by_kernel(self.transport, termios.FIONREAD):
             return  # it has: a close would reset it
         if self.transport.can_write_eof():
             self._linger()
@@ -225,7 +222,7 @@ class ClientConnection:
         self.state = _CLOSING
         self._undelivered, self.deadline = -1, 0.0
         if reset:
-            _reset_on_close(self.transport)
+            reset_on_close(self.transport)
         self.transport.close()
 
     # -- time and departure ----------------------------------------------------------------------------------------
@@ -259,7 +256,7 @@ class ClientConnection:
     def _check_stall(self, now: float) -> None:
         # Reading is what the peer's kernel acknowledges. Our own buffer shows nothing of it for long: the kernel holds
         # megabytes for a slow reader, and takes more from us only when a third of them has gone.
-        undelivered = self.transport.get_write_buffer_size() + _in_kernel(self.transport, termios.TIOCOUTQ)
+        undelivered = self.transport.get_write_buffer_size() + held_by_kernel(self.transport, termios.TIOCOUTQ)
         if self._undelivered < 0 or undelivered < self._undelivered:
             self._undelivered = undelivered
             self.deadline = now + self.shared.timers.client_stall_s
@@ -275,18 +272,3 @@ class ClientConnection:
         exchange.drop_body()
         exchange.connection = None
         self.shared.handler.vanished(exchange, stalled=stalled)
-
-
-def _in_kernel(transport: Any, which: int) -> int:
-    """Bytes that the kernel holds: FIONREAD, unread ones; TIOCOUTQ, those the peer has not acknowledged, sent or not.
-    0 where it cannot be asked."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0:
-        return 0
-    return int.from_bytes(fcntl.ioctl(sock.fileno(), which, bytes(4)), sys.byteorder)
-
-
-def _reset_on_close(transport: Any) -> None:
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -6,9 +6,7 @@ last answer was odd: complete, keep-alive, the request fully written, not a byte
 
 import asyncio
 import select
-import socket
 from collections.abc import Callable
-from contextlib import suppress
 from enum import IntEnum
 from typing import Final, Protocol, cast
 
@@ -16,11 +14,13 @@ import httptools
 
 from gateway.http.coalesce import Coalescer
 from gateway.http.known import KnownHead
+from gateway.http.sockets import hang_up, watch_peer
 
-HEAD_BYTES: Final = 65536
+HEAD_BYTES: Final = 65536  # of a head, and of what comes in a row and is no head and no body: trailers
 FIELD_BYTES: Final = 16384
 INTERIM_ANSWERS: Final = 8
 JOINED_BYTES: Final = 16384  # up to here one copy is cheaper than a vectored write
+_BEGINS: Final = b"HTTP/1."
 _KEPT: Final = frozenset(
     (b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after")
 )
@@ -86,9 +86,11 @@ class UpstreamConnection:
     __deletable__ = ("_parser",)
     __slots__ = (
         "_at_chunk",
+        "_bare_bytes",
         "_body_pieces",
         "_coalescer",
         "_excess",
+        "_field_bytes",
         "_fields",
         "_head_bytes",
         "_held_up",
@@ -128,7 +130,7 @@ class UpstreamConnection:
     def _reset(self) -> None:
         self._fields: dict[bytes, bytes] = {}
         self._progress = _HEAD
-        self._head_bytes = self._interim = self._body_pieces = 0
+        self._head_bytes = self._field_bytes = self._bare_bytes = self._interim = self._body_pieces = 0
         self._excess = self._keep = self._held_up = False
         # Set while the parser stands between two chunks and the sink knows what chunks look like.
         self._at_chunk: Callable[[bytes], bool] | None = None
@@ -154,7 +156,7 @@ class UpstreamConnection:
     def abort(self) -> None:
         """Give the request up: the engine sees its connection closed, and nobody hears of it again."""
         self.sink = self._at_chunk = None
-        _hang_up(self.transport)
+        hang_up(self.transport)
         self.transport.abort()
 
     def pause(self) -> None:
@@ -175,7 +177,7 @@ class UpstreamConnection:
         self.transport = cast(asyncio.Transport, transport)
         self._unread.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._pool.opened(self)
-        _watch_peer(transport)
+        watch_peer(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.closed(self)
@@ -210,8 +212,11 @@ class UpstreamConnection:
         first = not self.received
         self.received = True
         if self._progress is _HEAD:
-            if first and self._take_known(data, sink):
-                return
+            if first:
+                if self._take_known(data, sink):
+                    return
+                if not data.startswith(_BEGINS) and len(data) >= len(_BEGINS):
+                    self._progress = _MALFORMED  # llhttp takes HTTP/0.9, HTTP/2.0 and others too
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -221,10 +226,18 @@ class UpstreamConnection:
                 self._progress = _MALFORMED
         if self._pieces:
             self._hand_over(data)
+        elif self._progress is _BODY:
+            self._note_bare(len(data))
         if self._progress is not _BODY:
             if first and self._progress is _COMPLETE:
                 self._pool.learn(data, self._fields, keep=self._keep and not self._excess)
             self._look()
+
+    def _note_bare(self, size: int) -> None:
+        """A read within a body that held nothing of it: the parser keeps a trailer until it is whole."""
+        self._bare_bytes += size
+        if self._bare_bytes > HEAD_BYTES:
+            self._progress = _MALFORMED
 
     def _take_known(self, data: bytes, sink: Sink) -> bool:
         """A whole answer behind a head that was seen before needs no parser."""
@@ -251,6 +264,7 @@ class UpstreamConnection:
         if sink is not None and self._progress is not _HEAD and pieces:
             at_chunk = sink.on_data(pieces[:])
         pieces.clear()
+        self._bare_bytes = 0
         # A piece that ends in an empty line cannot have taken the CRLF behind it: that one ended the chunk.
         self._at_chunk = at_chunk if self.sink is not None and data.endswith(b"\n\n\r\n") else None
 
@@ -269,7 +283,9 @@ class UpstreamConnection:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._progress is not _HEAD:
             return
-        if len(name) + len(value) > FIELD_BYTES:
+        size = len(name) + len(value)
+        self._field_bytes += size
+        if size > FIELD_BYTES or self._field_bytes > HEAD_BYTES:
             self._progress = _MALFORMED
         name = name.lower()
         if name in _KEPT:
@@ -323,25 +339,3 @@ class UpstreamConnection:
 
     def _is_close_delimited(self) -> bool:
         return b"content-length" not in self._fields and b"transfer-encoding" not in self._fields
-
-
-def _hang_up(transport: asyncio.Transport) -> None:
-    """Let the engine see the end at once: the transport closes a turn of the loop later, and by then the request may be with
-    another engine. (By a descriptor of our own: uvloop's sockets cannot be shut down.)"""
-    theirs = transport.get_extra_info("socket")
-    if theirs is None or theirs.fileno() < 0:
-        return
-    with socket.fromfd(theirs.fileno(), theirs.family, theirs.type) as same, suppress(OSError):  # it may have ended
-        same.shutdown(socket.SHUT_RDWR)
-
-
-def _watch_peer(transport: asyncio.BaseTransport) -> None:
-    # The kernel alone gives a vanished peer about 15 minutes (tcp_retries2 = 15).
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from tests.kit import wire
 from tests.kit.http_reader import Response
-from tests.kit.script_engine import Step, Wait
+from tests.kit.script_engine import HANG, Step, Wait
 from tests.kit.stage import Stage, error_of, stage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
@@ -71,3 +71,38 @@ async def test_comments_wait_for_an_event_until_they_are_64_kib(one: Stage, comm
     answer = await told(one, [*steps[:-2], Wait(0.2), *steps[-2:]], stream=True)
     assert answer.status == status and b"after all" in answer.body
     assert answer.body.count(b": waiting") == (comments if status == 200 else 0)
+
+
+ANSWER = wire.json_answer(wire.body("chat", "good"))
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n" + wire.chunk(b"{}")
+
+
+@pytest.mark.parametrize(
+    "begins", [b"HTTP/2.0 200 OK", b"HTTP/0.9 200 OK", b"HTTP/1.2 200 OK", b"\r\nHTTP/1.1 200 OK", b"RTSP/1.0 200 OK"]
+)
+async def test_a_status_line_of_something_else_is_no_answer(one: Stage, begins: bytes) -> None:
+    answer = await told(one, [ANSWER.replace(b"HTTP/1.1 200 OK", begins)])
+    assert reason(answer) == (502, "backend_protocol_error")
+    assert len({seen.connection for seen in one.engine.seen}) == len(one.engine.seen)  # no connection is used again
+
+
+@pytest.mark.parametrize(("fields", "status"), [(6, 200), (7, 502)])
+async def test_a_head_measures_64_kib_at_most_in_however_few_reads(one: Stage, fields: int, status: int) -> None:
+    line_end = ANSWER.index(b"\r\n") + 2
+    large = b"".join(b"x-%d: %b\r\n" % (at, b"a" * 10_000) for at in range(fields))
+    assert (await told(one, [ANSWER[:line_end] + large + ANSWER[line_end:]])).status == status
+
+
+async def test_a_trailer_without_an_end_is_not_kept(one: Stage) -> None:
+    endless = [b"0\r\nx: ", Wait(0.1), *[b"y" * 10_000] * 10, HANG]
+    answer = await told(one, [CHUNKED, *endless])
+    assert reason(answer) == (502, "backend_protocol_error")
+    events = wire.events("chat", WORDS)
+    answer = await told(one, [*wire.stream(events, end=False), *endless], stream=True)
+    assert (answer.status, answer.clean, answer.body.endswith(wire.DONE)) == (200, True, True)
+
+
+async def test_chunks_with_long_names_are_no_trailers(one: Stage) -> None:
+    chunks = [b"1;%b\r\n%c\r\n" % (b"n" * 10_000, byte) for byte in ANSWER.partition(b"\r\n\r\n")[2][:20]]
+    answer = await told(one, [CHUNKED.replace(wire.chunk(b"{}"), b""), *chunks, wire.LAST_CHUNK])
+    assert (answer.status, len(answer.body)) == (200, 20)
