@@ -5,9 +5,11 @@ thread, so that the swap itself (`reload.py`) only hands over what is there.
 """
 
 import contextlib
+import errno
 import os
 import resource
 import secrets
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -125,13 +127,18 @@ def open_logs(config: Config, replica: Replica | None) -> tuple[Sink, Sink, Even
 
 
 def cannot_listen(loaded: Loaded, section: Literal["admin", "listen"], error: OSError) -> None:
-    """Tell an operator that the address of a section is taken."""
+    """Tell an operator that the address of a section cannot be had, and what in the file would change that."""
     place = loaded.config.admin if section == "admin" else loaded.config.listen
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    sys.stderr.write(
-        f"forebay: cannot listen on {place.host}:{place.port}: {reason}.\n"
-        f"Set another {section}.port in {loaded.file}, or stop what uses this one.\n"
-    )
+    is_unknown = isinstance(error, socket.gaierror)  # the name; then `errno` is none
+    reason = os.strerror(error.errno) if error.errno and not is_unknown else error.strerror or str(error)
+    match error.errno:
+        case errno.EADDRINUSE:
+            advice = f"Set another {section}.port in {loaded.file}, or stop what uses this one."
+        case errno.EACCES:
+            advice = f"Set {section}.port to one above 1023 in {loaded.file}, or allow this process to use it."
+        case _:
+            advice = f"Set {section}.host in {loaded.file} to an address of this machine."
+    sys.stderr.write(f"forebay: cannot listen on {place.host}:{place.port}: {reason}.\n{advice}\n")
 
 
 def open_store(

@@ -125,7 +125,7 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     except (ProfileError, FaultError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     except OSError as error:
-        typer.echo(f"forebay engine: {error.strerror} ({host}:{port}); choose another with --port", err=True)
+        typer.echo(f"forebay engine: {error.strerror} ({host}:{port}); choose another with --host or --port", err=True)
         raise typer.Exit(1) from error
 
 

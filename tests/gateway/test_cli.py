@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from tests.kit.gateway import config
+from tests.kit.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "deploy" / "examples" / "one-team.yaml"
@@ -254,3 +258,25 @@ def test_there_is_a_schema_of_each_kind_of_file() -> None:
     fleet, tenant = (json.loads(forebay("config", "schema", *more).stdout) for more in ((), ("--tenant",)))
     assert "endpoints" in fleet["properties"] and "keys" not in fleet["properties"]
     assert {"id", "models", "keys", "class"} <= set(tenant["properties"])
+
+
+@pytest.mark.parametrize(
+    ("section", "host", "reason"),
+    [
+        ("listen", "nowhere.invalid", "Name or service not known"),
+        ("listen", "192.0.2.1", "Cannot assign requested address"),
+        ("admin", "192.0.2.1", "Cannot assign requested address"),
+    ],
+)
+def test_an_address_that_is_not_of_this_machine_is_said_to_be_the_fault(
+    tmp_path: Path, section: str, host: str, reason: str
+) -> None:
+    made = config(["http://127.0.0.1:9"], listen={"port": 1, "allow_anonymous": True}, admin={"port": 2})
+    made[section]["host"] = host
+    other = "admin" if section == "listen" else "listen"
+    made[other]["port"] = free_ports(1)[0]
+    file = tmp_path / "forebay.yaml"
+    file.write_text(yaml.safe_dump(made))
+    done = forebay("serve", "--config", str(file))
+    said = f"forebay: cannot listen on {host}:{made[section]['port']}: {reason}.\nSet {section}.host in {file} to "
+    assert (done.returncode, done.stderr.startswith(said)) == (1, True), done.stderr
