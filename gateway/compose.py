@@ -89,7 +89,7 @@ def client_trace(head: Head) -> Trace | None:
     """Trace id, flags and the line of `tracestate` of a client that traces."""
     given = head.fields.get(b"traceparent")
     match = _TRACE(given) if given else None
-    if match is None or not match[1].strip(b"0"):
+    if match is None or not match[1].strip(b"0") or not match[2].strip(b"0"):  # an id of zeros is none
         return None
     state = head.fields.get(b"tracestate", b"")
     line = b"tracestate: %b\r\n" % state if 0 < len(state) <= _TRACESTATE_BYTES else b""

@@ -13,7 +13,7 @@ from gateway import describe, usage
 from gateway.callers import Caller
 from gateway.describe import Wishes
 from gateway.dialects.answers import model_answer, models_answer
-from gateway.dialects.routes import Dialect, Kind, match, named_model
+from gateway.dialects.routes import Kind, in_anthropic, match, named_model
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.head import Head
@@ -43,6 +43,8 @@ class Pipeline:
         wishes: Wishes | None = head.meaning
         if wishes is None:
             route = match(head.method, head.path)
+            if b"anthropic-version" in head.fields:
+                route = in_anthropic(route)
             wishes = head.meaning = describe.wishes(head, route, services.given)
             wishes.record.client = services.client_address(exchange)
         run = exchange.context = Run(services, exchange, wishes)
@@ -104,10 +106,10 @@ class Pipeline:
     def _answer_here(self, exchange: Exchange, run: Run) -> None:
         name = run.route.name
         if name == "livez":
-            exchange.respond(200, _PLAIN, b"ok")
+            exchange.respond(200, _PLAIN + run.about(), b"ok")
         elif name == "readyz":
             ready = self.services.ready
-            exchange.respond(200 if ready else 503, _PLAIN, b"ok" if ready else b"not ready")
+            exchange.respond(200 if ready else 503, _PLAIN + run.about(), b"ok" if ready else b"not ready")
         elif name == "usage":
             self._answer_usage(exchange, run)
         else:
@@ -127,10 +129,8 @@ class Pipeline:
         run.end(200, "", "")
 
     def _answer_models(self, exchange: Exchange, run: Run) -> None:
-        head = cast(Head, exchange.head)
-        dialect = Dialect.ANTHROPIC if b"anthropic-version" in head.fields else Dialect.OPENAI
-        names = list(run.caller.models)
-        name = "" if run.route.name == "models" else named_model(head.path, names)
+        dialect, names = run.route.dialect, list(run.caller.models)
+        name = "" if run.route.name == "models" else named_model(cast(Head, exchange.head).path, names)
         if name is None:
             run.refuse(GatewayError(Reason.MODEL_UNKNOWN, param="model"))
             return

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.callers import Caller
 from gateway.clock import monotonic
 from gateway.compose import about, error_lines, reply_lines, waiting_lines
-from gateway.describe import Wishes
+from gateway.describe import Wishes, client_request_id
 from gateway.dialects import quota
 from gateway.dialects.answers import error_answer, error_frame
 from gateway.dialects.call import Call
@@ -49,7 +49,10 @@ class Request:
         self.exchange = exchange
         request_id = services.ids.new()
         if wishes is None:
-            self.record = RequestRecord(request_id=request_id, client=services.client_address(exchange))
+            head = exchange.head
+            theirs = client_request_id(head.get(b"x-request-id")) if head is not None else ""
+            client = services.client_address(exchange)
+            self.record = RequestRecord(request_id=request_id, client_request_id=theirs, client=client)
         else:
             self.wishes = wishes
             self.route = wishes.route

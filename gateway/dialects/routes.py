@@ -5,7 +5,7 @@ path under another method is a 405. The path sent upstream is a constant of the 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote
@@ -51,7 +51,9 @@ def _local(name: str, path: str) -> Route:
     return Route(name=name, method="GET", path=path, upstream_path=b"", kind=Kind.LOCAL, dialect=Dialect.OPENAI)
 
 
+MODELS: Final = _local("models", "/v1/models")
 MODEL: Final = _local("model", "/v1/models/{id}")
+_IN_ANTHROPIC: Final = {route: replace(route, dialect=Dialect.ANTHROPIC) for route in (MODELS, MODEL)}
 
 ROUTES: Final = (
     _post("chat", "/v1/chat/completions", Kind.GENERATE),
@@ -66,7 +68,7 @@ ROUTES: Final = (
     _post("tokenize", "/tokenize", Kind.TEXT),
     _post("detokenize", "/detokenize", Kind.TEXT),
     _post("count_tokens", "/v1/messages/count_tokens", Kind.TEXT, Dialect.ANTHROPIC),
-    _local("models", "/v1/models"),
+    MODELS,
     MODEL,
     _local("usage", "/v1/usage"),
     _local("livez", "/livez"),
@@ -83,6 +85,11 @@ def match(method: bytes, target: bytes) -> Route:
     path = _path(target)
     route = _TABLE.get((method, path))
     return route if route is not None else _rest(method, path)
+
+
+def in_anthropic(route: Route) -> Route:
+    """The same route for a client that says `anthropic-version`: lists of models have two dialects."""
+    return _IN_ANTHROPIC.get(route, route)
 
 
 def named_model(target: bytes, names: Iterable[str]) -> str | None:

@@ -5,6 +5,7 @@ reads, or a GatewayError. Every other field is dropped: nothing of a client's he
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ READ = frozenset(
     b"x-stainless-retry-count x-stainless-read-timeout traceparent tracestate anthropic-version anthropic-beta".split()
 )
 _SINGLE = frozenset((b"host", b"content-type", b"authorization", b"x-api-key", b"expect"))
-_LISTS = frozenset((b"connection", b"x-forwarded-for", b"tracestate", b"anthropic-beta"))
+_LISTS = frozenset((b"connection", b"content-encoding", b"x-forwarded-for", b"tracestate", b"anthropic-beta"))
 # Naming one of these in Connection would let a client delete what we judge it by.
 _NOT_NOMINABLE = frozenset(
     (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding", b"host", b"traceparent")
@@ -74,7 +75,7 @@ def check(line: tuple[bytes, bytes, str], raw: list[tuple[bytes, bytes]], size: 
     if len(raw) > limits.fields:
         raise GatewayError(Reason.HEAD_TOO_LARGE, f"More than {limits.fields} header fields.")
     fields = dict(raw)
-    if len(fields) != len(raw) or size > limits.field_bytes or not b"".join(fields.values()).isascii():
+    if len(fields) != len(raw) or size > limits.field_bytes or not _is_plain(fields.values()):
         fields = _collect(raw, limits)
     if b"connection" in fields:
         _drop_nominated(fields)
@@ -90,8 +91,14 @@ def check(line: tuple[bytes, bytes, str], raw: list[tuple[bytes, bytes]], size: 
     return Head(method, path, http10, fields, declared, chunked, _expects(fields, http10))
 
 
+def _is_plain(values: Iterable[bytes]) -> bool:
+    """Whether all are ASCII, and none has space behind it."""
+    lines = b"\n".join((*values, b""))
+    return lines.isascii() and lines.find(b" \n") < 0 and lines.find(b"\t\n") < 0
+
+
 def _collect(raw: list[tuple[bytes, bytes]], limits: Limits) -> dict[bytes, bytes]:
-    """The fields that are read, where a head is large, repeats a name, or holds bytes that are not ASCII."""
+    """The fields that are read, where a head is large, repeats a name, or holds values that are not plain."""
     fields: dict[bytes, bytes] = {}
     read, longest = limits.read, limits.field_bytes
     total = 0
@@ -104,6 +111,8 @@ def _collect(raw: list[tuple[bytes, bytes]], limits: Limits) -> dict[bytes, byte
             continue
         if not value.isascii():
             raise GatewayError(Reason.MALFORMED_HTTP, f"Header {name.decode()} holds bytes that are not ASCII.")
+        if name != b"transfer-encoding":  # there parsers differ in what they make of it
+            value = value.rstrip(b" \t")  # llhttp strips what stands before a value, not what stands behind it
         if name not in fields:
             fields[name] = value
         elif name in _SINGLE:
@@ -133,7 +142,6 @@ def _host(fields: dict[bytes, bytes], http10: bool, limits: Limits) -> bytes:
         if http10:
             return b""
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is missing.")
-    host = host.rstrip(b" \t")  # llhttp strips what stands before a value, not what stands behind it
     if not _HOST(host):
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is not a host name.")
     if limits.hosts and host.lower().rsplit(b":", 1)[0] not in limits.hosts:

@@ -138,7 +138,8 @@ class RequestReader:
         head = self.exchange.head
         if head is None or self.error is not None or self.progress is _HEAD or self._learned >= LEARNED_HEADS:
             return
-        if head.content_length is not None and self.keep_alive and not head.http10 and not head.expects_continue:
+        has_body = head.content_length is not None and head.method == b"POST"  # of a GET 0 is the only length
+        if has_body and self.keep_alive and not head.http10 and not head.expects_continue:
             self._learned += 1
             self._known = learn(data, head)
 
