@@ -47,7 +47,10 @@ class Listen(Section):
         False, description="Without tenant files: serve every client without a key where others can reach it."
     )
     tls: Tls | None = Field(None, description="None: plain HTTP.", json_schema_extra=RESTART)
-    hosts: tuple[HostName, ...] = Field((), description="`Host` values that are answered; others get 421. Empty: any.")
+    hosts: tuple[HostName, ...] = Field(
+        (),
+        description="`Host` values that are answered, with any port where none is named; others get 421. Empty: any.",
+    )
 
 
 class AdminToken(Section):

@@ -30,6 +30,7 @@ _NOT_NOMINABLE = frozenset(
     (b"authorization", b"x-api-key", b"content-length", b"transfer-encoding", b"host", b"traceparent")
 )
 _HOST = re.compile(rb"[A-Za-z0-9.:_\-\[\]]{1,255}\Z").match
+_PORT = re.compile(rb":[0-9]*\Z")
 
 
 @dataclass(slots=True)
@@ -144,7 +145,8 @@ def _host(fields: dict[bytes, bytes], http10: bool, limits: Limits) -> bytes:
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is missing.")
     if not _HOST(host):
         raise GatewayError(Reason.MALFORMED_HTTP, "Header host is not a host name.")
-    if limits.hosts and host.lower().rsplit(b":", 1)[0] not in limits.hosts:
+    name = host.lower()
+    if limits.hosts and name not in limits.hosts and _PORT.sub(b"", name) not in limits.hosts:
         raise GatewayError(Reason.HOST, "This host is not served here.")
     return host
 
