@@ -136,6 +136,7 @@ def error_lines(record: RequestRecord, answer: ErrorAnswer) -> bytes:
     return b"%bx-forebay-request-id: %b\r\n%b" % (lines, record.request_id.encode(), notice(record.stripped))
 
 
-def waiting_lines(about_lines: bytes) -> bytes:
+def waiting_lines(record: RequestRecord, about_lines: bytes) -> bytes:
     """The lines of a stream that begins before its answer does, to be kept open with comments."""
-    return b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n" % about_lines
+    lines = b"content-type: text/event-stream\r\n%bcache-control: no-store\r\nx-accel-buffering: no\r\n"
+    return lines % about_lines + notice(record.stripped)

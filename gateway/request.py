@@ -142,7 +142,7 @@ class Request:
             return
         if not self.exchange.started:
             self.record.status = 200
-            self.exchange.start(200, waiting_lines(self.about()), None)
+            self.exchange.start(200, waiting_lines(self.record, self.about()) + self.limit_lines(), None)
         self.exchange.write(b": ping\n\n")
 
     def interrupt(self, reason: Reason) -> None:

@@ -13,6 +13,7 @@ from tests.kit.invariants import holding
 from tests.kit.raw_client import exchange
 from tests.kit.script_engine import RST, ScriptEngine, Wait
 from tests.kit.stage import Stage, error_of, stage
+from tests.kit.tenants import bearer, tenant
 
 HANGS = 30.0
 
@@ -102,6 +103,16 @@ async def test_comments_keep_a_waiting_stream_open_and_a_failure_is_then_a_frame
         assert (answer.status, answer.end) == (200, "length") and b"ping" not in answer.body
 
 
+async def test_a_stream_that_begins_with_a_comment_tells_of_limits_and_of_what_was_removed(tmp_path: Path) -> None:
+    acme = tenant("acme", limits={"rpm": 6})
+    async with stage(tmp_path, limits={"sse_keepalive_s": 1}, tenants=[acme]) as made, made.holding():
+        made.engine.answer = lambda seen: [Wait(0.3), *wire.stream(wire.events("chat", ["a", "b"]))]
+        answer = await made.ask("chat", "x", stream=True, extra=[bearer("acme")], nobody_knows=1)
+        assert answer.body.startswith(b": ping\n\n") and answer.end == "chunked"
+        told = [answer.header(f"x-{name}") for name in ("ratelimit-limit-requests", "ratelimit-remaining-requests")]
+        assert (told, answer.header("x-forebay-stripped")) == (["6", "5"], "nobody_knows")
+
+
 async def test_a_guarded_route_is_open_to_whom_it_was_granted_and_two_at_a_time(tmp_path: Path) -> None:
     changes = {"tenant_defaults": {"allow": {"routes": ["tokenize"]}}, "timeouts": {"scale": 1}}
     async with stage(tmp_path, **changes) as made, made.holding():
@@ -125,3 +136,13 @@ async def test_only_listed_hosts_are_answered(tmp_path: Path) -> None:
         message = made.message("chat", "x").replace(b"host: ", b"host: evil.example\r\nx-was: ", 1)
         refused = await exchange(made.gateway.port, message)
         assert (refused.status, error_of(refused)["code"]) == (421, "host")
+
+
+async def test_a_listed_host_is_answered_with_its_port_or_with_any(tmp_path: Path) -> None:
+    served = ["llm.example", "llm.example:8080", "LLM.example:1", "one.example:8080", "[::1]", "[::1]:8080"]
+    others = ["one.example", "one.example:80", "[::2]", "llm.example.evil", "evil:llm.example"]
+    async with stage(tmp_path, listen={"hosts": ["llm.example", "one.example:8080", "[::1]"]}) as made, made.holding():
+        for host in (*served, *others):
+            message = made.message("chat", "x").replace(b"host: forebay", f"host: {host}".encode())
+            answer = await exchange(made.gateway.port, message)
+            assert answer.status == (200 if host in served else 421), host
