@@ -264,7 +264,7 @@ class Core(Seen):
         again = self._books.belongs(ticket) and may_go_again(ticket, event.cause, now, self._current.max_attempts)
         if not again:
             return fail(self._books, ticket, GIVEN_UP[event.cause], now)
-        ticket.expires_s += now - attempt.sent_s  # its time on an endpoint was no time in the queue
+        ticket.was_away(now - attempt.sent_s)
         self._assessing.stand_in_line(ticket)
         if self._books.enqueue(ticket):
             self._placing.touch(ticket.pool)

@@ -22,7 +22,7 @@ Milliseconds = Annotated[float, Number(1, 1_000_000, unit="ms")]
 _TIMEOUT = "Longest wait in the queue, then 503 `queue_timeout`."
 _QUEUED = "Requests of the class that may wait, then 503 `overloaded`."
 _AGE = "A head that has waited so long may have the next fourth dispatch of its pool, whatever its class."
-_CEILING = "Most of a pool's sequences that the class may hold. Never more than in a more urgent class."
+_CEILING = "Most of a pool's sequences that the class may hold; no bound in a pool of less than 8. Never more than in a more urgent class."
 _RESERVED = "Part of a pool's sequences that less urgent classes leave free for it; none in a pool of less than 8."
 _SHARE = "Part of what a pool dispatches that the class gets at least while it waits. 0.5 in all classes together."
 _SHEDDABLE = "Refused, more and more of them, while its pool is nearly full (`admission.shed`)."

@@ -30,6 +30,7 @@ class Ticket:
 
     __slots__ = (
         "attempt",
+        "away_s",
         "band",
         "begin_s",
         "cached",
@@ -71,6 +72,7 @@ class Ticket:
         self.order = order
         self.band = band
         self.expires_s = request.arrived_s + band.queue_timeout_s
+        self.away_s = 0.0  # its time on endpoints, which was no time in the queue
         self.tokens = max(0, request.prompt_tokens)
         self.weight = self.tokens  # of it, those not cached anywhere when it arrived: what the queue counts
         self.sequences = max(1, request.sequences)
@@ -134,8 +136,14 @@ class Ticket:
         self.claim = claim
         claim.terms = terms
         self.own_lane = terms.lane
-        if terms.queue_timeout_s is not None:
-            self.expires_s = min(self.expires_s, self.request.arrived_s + terms.queue_timeout_s)
+        most_s, own_s = self.band.queue_timeout_s, terms.queue_timeout_s
+        waits_s = most_s if own_s is None or most_s < own_s else own_s
+        self.expires_s = self.request.arrived_s + self.away_s + waits_s
+
+    def was_away(self, seconds: float) -> None:
+        """So long it was on an endpoint, from which it has come back."""
+        self.away_s += seconds
+        self.expires_s += seconds
 
     def may_use(self, endpoint: str) -> bool:
         """Whether it may go there: it has not come back from it, and does not wait for another."""

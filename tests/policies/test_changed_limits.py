@@ -8,6 +8,7 @@ import pytest
 from policies.events import SettingsChanged
 from policies.state import limits
 from policies.types import Budget, Limits, Model, Settings, Tenant
+from tests.policies import given
 from tests.policies.tenants import Quotas, limited
 
 NAMES = [f"t{number}" for number in range(6)]
@@ -50,6 +51,29 @@ def test_a_budget_of_other_periods_is_another_one_and_new() -> None:
     world.ask("b", 5.0)
     assert world.used("b", 5.0) == 40
     assert world.meter("b", 5.0).reset_s > 86_400
+
+
+@pytest.mark.parametrize("away_s", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("before", "after", "leaves_s"), [(5.0, 20.0, 20.0), (20.0, 5.0, 5.0), (5.0, None, 60.0), (None, 5.0, 5.0)]
+)
+def test_who_waits_does_so_for_as_long_as_its_tenant_may_now(
+    before: float | None, after: float | None, leaves_s: float, away_s: float
+) -> None:
+    """Its time on an engine that gave it back is none of it."""
+    world = Quotas(seqs=1)
+    world.change(limited(Tenant(id="acme", queue_timeout_s=before)), 0.0)
+    world.ask("runs")
+    if away_s:
+        world.up(given.endpoint("y", seqs=1))
+    world.ask("waits")
+    if away_s:
+        world.come_back("waits", away_s)
+    world.change(limited(Tenant(id="acme", queue_timeout_s=after)), 3.0)
+    world.tick(away_s + leaves_s - 0.1)
+    assert world.core.totals().queued == 1
+    world.tick(away_s + leaves_s)
+    assert (world.core.totals().queued, world.core.totals().expired) == (0, 1)
 
 
 def crowded(before: Settings, times: int = 5, **more: int) -> Quotas:
