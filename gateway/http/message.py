@@ -5,6 +5,7 @@ before on the same connection is known by its bytes and needs no parser (`known.
 what else is found in a read belongs to nobody and makes this request the connection's last.
 """
 
+import asyncio
 from enum import IntEnum
 from typing import Final
 
@@ -151,6 +152,8 @@ class RequestReader:
             self._shared.handler.opened(exchange, head)
         except GatewayError as error:
             self.error = error
+        except Exception as error:
+            self.error = _fault(error)
         else:
             self.progress = _BODY
         self._missing = length
@@ -210,6 +213,9 @@ class RequestReader:
         except GatewayError as error:
             self.error = error
             return
+        except Exception as error:  # the parser would call it bad HTTP
+            self.error = _fault(error)
+            return
         self.progress = _BODY
         self._raw = []
         if head.expects_continue and exchange.connection is not None:
@@ -235,3 +241,9 @@ class RequestReader:
         """Called by the parser."""
         if not self._deaf:
             self.progress = _COMPLETE
+
+
+def _fault(error: Exception) -> GatewayError:
+    """A fault of ours, which the loop's handler is told; what the client is told."""
+    asyncio.get_running_loop().call_exception_handler({"message": "a head could not be judged", "exception": error})
+    return GatewayError(Reason.INTERNAL)

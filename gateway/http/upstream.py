@@ -220,10 +220,8 @@ class UpstreamConnection:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._excess = True
-            if self._progress is not _COMPLETE:
-                self._progress = _MALFORMED
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._note_bad(error)
         if self._pieces:
             self._hand_over(data)
         elif self._progress is _BODY:
@@ -232,6 +230,15 @@ class UpstreamConnection:
             if first and self._progress is _COMPLETE:
                 self._pool.learn(data, self._fields, keep=self._keep and not self._excess)
             self._look()
+
+    def _note_bad(self, error: Exception) -> None:
+        if isinstance(error, httptools.HttpParserCallbackError):
+            raise (
+                error.__context__ or error
+            )  # a fault of ours is not bad HTTP: the loop closes the connection and is told why
+        self._excess = True
+        if self._progress is not _COMPLETE:
+            self._progress = _MALFORMED
 
     def _note_bare(self, size: int) -> None:
         """A read within a body that held nothing of it: the parser keeps a trailer until it is whole."""
