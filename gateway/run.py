@@ -237,8 +237,10 @@ class Run(Asking):
         if self._admitted:
             request_id, attempt = self.record.request_id, self.attempt
             sent = attempt is not None and self._trying and self._connecting is None
-            seen_tokens = attempt.seen_tokens() if attempt is not None and sent else 0
-            event = Cancelled(request_id=request_id, sent=sent, seen_tokens=seen_tokens)
+            prompt, cached, seen = attempt.told() if attempt is not None and sent else (None, None, 0)
+            event = Cancelled(
+                request_id=request_id, sent=sent, seen_tokens=seen, prompt_tokens=prompt, cached_tokens=cached
+            )
             self.services.dispatcher.leave(request_id, event)
         if self.attempt is not None:
             self.attempt.drop()

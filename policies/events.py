@@ -41,12 +41,15 @@ class Arrived(Message):
 class Cancelled(Message):
     """The client left. Legal at any time, also between a Dispatch and the moment anybody acts on it.
 
-    `sent`: the engine was sent the request; `seen_tokens` of the answer were seen.
+    `sent`: the engine was sent the request; `seen_tokens` of the answer were seen, or told. `prompt_tokens` and `cached_tokens` are
+    None where the engine had not told them yet.
     """
 
     request_id: str
     sent: bool = True
     seen_tokens: int = 0
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 class FirstToken(Message):

@@ -89,10 +89,7 @@ class Metering:
             if prompt is None:
                 claim.charge((max(1, claim.input_tokens), 0, output), now)
             else:
-                cached = event.cached_tokens or 0
-                if cached > prompt:  # no engine has more of a prompt than it has
-                    cached = prompt
-                claim.charge((prompt - cached, cached, output), now)
+                claim.charge_as_told(prompt, event.cached_tokens or 0, output, now)
         if prompt:
             request = ticket.request
             if request.text_bytes and not request.media:
@@ -103,10 +100,12 @@ class Metering:
         claim, attempt = ticket.claim, ticket.attempt
         if claim is None:
             return
-        if attempt is not None and (event.sent or attempt.answered):
+        if attempt is None or not (event.sent or attempt.answered):
+            claim.refund(now)
+        elif event.prompt_tokens is None:
             claim.charge((claim.input_tokens, 0, event.seen_tokens), now)
         else:
-            claim.refund(now)
+            claim.charge_as_told(event.prompt_tokens, event.cached_tokens or 0, event.seen_tokens, now)
 
     def set_clock(self, offset_s: float) -> None:
         """UTC is so far ahead of the driver's clock."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.dialects.answers import error_frame
-from gateway.dialects.facts import Usage
+from gateway.dialects.facts import UNTOLD, Usage
 from gateway.dialects.routes import Kind, Route
 from gateway.dialects.stream import read_body
 from gateway.dialects.verdict import error_for
@@ -188,6 +188,12 @@ class Attempt:
         if self._reader is not None:
             self._reader.add_up()
         return max(1, self.events - self.blank) if self.committed else 0
+
+    def told(self) -> tuple[int | None, int | None, int]:
+        """Prompt and cached tokens, None where its engine has not told them yet; those of the answer as told, else as seen."""
+        seen = self.seen_tokens()
+        usage = self.usage or UNTOLD
+        return usage.prompt_tokens, usage.cached_tokens, seen if usage.output_tokens is None else usage.output_tokens
 
     def tokens(self, estimate: int) -> tuple[int, int, int]:
         """Prompt, cached and output tokens by the engine's own usage; where it told none, the estimate of the prompt and

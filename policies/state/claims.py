@@ -227,6 +227,12 @@ class Claim:
             charge.meter.settle(amount, actual, period, now)
         self.open = []
 
+    def charge_as_told(self, prompt: int, cached: int, output: int, now: float) -> None:
+        """It has cost what its engine has counted."""
+        if cached > prompt:  # no engine has more of a prompt than it has
+            cached = prompt
+        self.charge((prompt - cached, cached, output), now)
+
     # ---- slots, and the tenant's queues
 
     def slot_free(self) -> bool:

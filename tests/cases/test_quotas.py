@@ -179,6 +179,21 @@ async def test_row_11_who_leaves_in_the_middle_pays_for_what_came_and_frees_the_
         assert await held(made) == 0
 
 
+async def test_row_11_who_leaves_when_the_engine_has_counted_the_prompt_pays_for_that(tmp_path: Path) -> None:
+    """Anthropic's streams begin with the count."""
+    async with stage(tmp_path, tenants=[acme(limits={"tpm": 100_000})], isolation=SALT) as made, made.holding():
+        told = [wire.chunk(each) for each in wire.events("messages", ["w0 ", "w1 ", "w2 "], prompt=77)]
+        made.engine.answer = lambda seen: [wire.stream_head(), *told[:5], HANG]
+        async with await made.begin("messages", "x" * 3000, stream=True, extra=[bearer("acme")]) as connection:
+            await connection.read_until(b"w2 ")
+
+        async def settled() -> bool:
+            return await used(made, "tpm") == 77 + 3
+
+        await until_async(settled, 5.0, "it has paid for something else")
+        assert await held(made) == 0
+
+
 async def test_rows_12_and_14_a_dead_engine_is_paid_for_what_came_and_one_that_never_answers_is_not(
     tmp_path: Path,
 ) -> None:

@@ -62,7 +62,8 @@ def test_refusals_and_departures_are_told_too() -> None:
     assert first is not None
     assert (first["steps"][0]["what"], first["steps"][0]["reason"]) == ("evict", "queue_timeout")
     assert second is not None
-    assert second["steps"] == [{"at_ms": 31000.0, "what": "cancelled", "sent": True, "seen_tokens": 0}]
+    untold = {"seen_tokens": 0, "prompt_tokens": None, "cached_tokens": None}
+    assert second["steps"] == [{"at_ms": 31000.0, "what": "cancelled", "sent": True, **untold}]
 
 
 def test_only_the_last_so_many_are_known_and_what_comes_late_about_others_is_nothing() -> None:

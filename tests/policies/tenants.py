@@ -56,8 +56,8 @@ class Quotas(given.World):
     def end(self, name: str, at: float, outcome: Outcome = Outcome.COMPLETED, **counts: Any) -> list[Decision]:
         return self.happen(Finished(request_id=name, attempt=1, outcome=outcome, **counts), at)
 
-    def leave(self, name: str, at: float, sent: bool = True, seen: int = 0) -> list[Decision]:
-        return self.happen(Cancelled(request_id=name, sent=sent, seen_tokens=seen), at)
+    def leave(self, name: str, at: float, sent: bool = True, seen: int = 0, **told: int) -> list[Decision]:
+        return self.happen(Cancelled(request_id=name, sent=sent, seen_tokens=seen, **told), at)
 
     def token(self, name: str, at: float) -> list[Decision]:
         return self.happen(FirstToken(request_id=name, attempt=1), at)

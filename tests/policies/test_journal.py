@@ -80,6 +80,8 @@ def test_a_line_says_when_what_and_what_was_decided() -> None:
         "request_id": "c",
         "sent": True,
         "seen_tokens": 0,
+        "prompt_tokens": None,
+        "cached_tokens": None,
         "decisions": [
             {
                 "decision": "Dispatch",

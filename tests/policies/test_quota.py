@@ -167,6 +167,16 @@ def test_row_11_who_leaves_in_the_middle_pays_for_the_prompt_and_what_was_seen()
     assert world.told("next", 1.0) == "ok"
 
 
+@pytest.mark.parametrize(
+    ("told", "units"), [({"prompt_tokens": 80, "cached_tokens": 60}, 76), ({"prompt_tokens": 80}, 130)]
+)
+def test_who_leaves_after_the_engine_has_counted_the_prompt_pays_for_that(told: dict[str, int], units: int) -> None:
+    world = Quotas(acme(tpm=10_000, cost=Cost(cached=0.1)))
+    world.ask("r", tokens=100, max_output=1000)
+    world.leave("r", 1.0, seen=50, **told)
+    assert world.meter("tpm", 1.0).settled == units
+
+
 def test_row_12_a_dead_engine_is_paid_for_what_was_seen() -> None:
     world = Quotas(acme(tpm=10_000))
     world.ask("r", tokens=100, max_output=1000)
