@@ -158,6 +158,7 @@ class Exchange:
             return
         if last or self._head:
             self.write(last)
+        self.drop_body()  # it is still held where the answer began before the engine's
         self.connection = connection.exchange = None
         # A close is how HTTP/1.0 says "complete": there only a reset tells the truth, as where nothing could be said.
         connection.close(reset=not self._chunked)

@@ -103,6 +103,15 @@ async def test_comments_keep_a_waiting_stream_open_and_a_failure_is_then_a_frame
         assert (answer.status, answer.end) == (200, "length") and b"ping" not in answer.body
 
 
+async def test_a_waiting_stream_that_fails_gives_back_the_room_that_its_body_took(tmp_path: Path) -> None:
+    room = {"max_queued_bytes": 1024 * 1024}
+    async with stage(tmp_path, limits={"sse_keepalive_s": 1}, retries={"max_attempts": 1}, admission=room) as made:
+        made.engine.answer = lambda seen: [Wait(0.3), RST]
+        for _ in range(4):
+            answer = await made.ask("chat", "word " * 80_000, stream=True)
+            assert b": ping\n\n" in answer.body and b'"backend_unavailable"' in answer.body
+
+
 async def test_a_stream_that_begins_with_a_comment_tells_of_limits_and_of_what_was_removed(tmp_path: Path) -> None:
     acme = tenant("acme", limits={"rpm": 6})
     async with stage(tmp_path, limits={"sse_keepalive_s": 1}, tenants=[acme]) as made, made.holding():
