@@ -334,6 +334,7 @@ class Gateway:
         metrics.watch_value(families.REQUESTS_INFLIGHT, lambda: len(services.runs) - self._core.totals().queued)
         metrics.watch_value(families.ATTEMPTS_OPEN, metrics.attempts_open)
         metrics.watch_value(families.CLIENT_CONNECTIONS, lambda: len(self._shared.connections))
+        metrics.watch_value(families.BODY_HELD, lambda: self._shared.held_bytes)
         live.watch_upstream(metrics, self._backends.counts)
         live.watch_readiness(metrics, lambda: services.ready)
         live.watch_logs(metrics, {"access": self._lines, "events": self._notes})

@@ -251,6 +251,11 @@ QUOTA_DENIED = _watched_counter(
     "Requests that a limit has refused (enforce), or would have (shadow).",
 )
 CLIENT_CONNECTIONS = _gauge("forebay_client_connections", "", "Open connections of clients.")
+BODY_HELD = _gauge(
+    "forebay_body_held_bytes",
+    "",
+    "Bytes of request bodies in memory, on their way here or waiting; at most `admission.max_queued_bytes`.",
+)
 UPSTREAM_CONNECTIONS = _gauge(
     "forebay_upstream_connections", "state", "Open connections to endpoints: busy (in use) and idle (pooled)."
 )

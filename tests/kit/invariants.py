@@ -23,6 +23,7 @@ ATTEMPTS = "forebay_attempts_total"
 OPEN_ATTEMPTS = "forebay_attempts_open"
 UPSTREAM = "forebay_upstream_connections"
 TASKS = "forebay_tasks"
+BODY_HELD = "forebay_body_held_bytes"
 QUIESCE_S = 3.0
 DESCRIPTORS_S = 5.0  # a probe opens one for a moment, five times a second at a tenth of the time
 
@@ -115,20 +116,21 @@ class Invariants:
         await self._connections()
 
     async def _connections(self) -> None:
-        """C7: no connection to an engine is busy, and no task is left over."""
+        """C7: no connection to an engine is busy, and no task is left over. C6: no body of a request is held."""
         assert self.before is not None
         tasks = self.before.sum(TASKS)
         found: list[float] = []
 
         async def none() -> bool:
             after = await self.gateway.metrics()
-            found[:] = [after.sum(UPSTREAM, state="busy"), after.sum(TASKS)]
-            return found[0] == 0 and found[1] <= tasks
+            found[:] = [after.sum(UPSTREAM, state="busy"), after.sum(TASKS), after.sum(BODY_HELD)]
+            return found[0] == found[2] == 0 and found[1] <= tasks
 
         try:
             await until_async(none, 1.0, "connections")
         except TimeoutError:
             self.broken.append(f"C7 busy connections to engines {found[0]}, tasks {found[1]}, {tasks} before")
+            self.broken.append(f"C6 bytes of bodies held {found[2]}")
 
     def _held(self) -> Held:
         ports = frozenset(int(one["url"].rpartition(":")[2]) for one in self.gateway.settings["endpoints"])
