@@ -90,7 +90,8 @@ def replay_command(journal: Path, asked: Asked) -> int:
         replay(journal, result, asked)
     except UnusableJournal as error:
         _say(f"{journal}: unusable: {error}")
-        _say(f"{result.events} events before that: {_verdict(result)}")
+        if result.events:
+            _say(f"{result.events} events before that: {_verdict(result)}")
         return UNUSABLE
     for difference in result.differences:
         _show(difference)
