@@ -118,7 +118,7 @@ def _collect(raw: list[tuple[bytes, bytes]], limits: Limits) -> dict[bytes, byte
             fields[name] = value
         elif name in _SINGLE:
             raise GatewayError(Reason.MALFORMED_HTTP, f"Header {name.decode()} was sent twice.")
-        elif name in _LISTS:
+        elif name in _LISTS or name in limits.forward:
             fields[name] += b", " + value
     if total > HEAD_BYTES:
         raise GatewayError(Reason.HEAD_TOO_LARGE, f"The header is longer than {HEAD_BYTES} bytes.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.kit import wire
 from tests.kit.gateway import Gateway, Launch, config
 from tests.kit.invariants import holding
-from tests.kit.raw_client import exchange
+from tests.kit.raw_client import connect, exchange
 from tests.kit.script_engine import RST, ScriptEngine, Wait
 from tests.kit.stage import Stage, error_of, stage
 from tests.kit.tenants import bearer, tenant
@@ -155,3 +155,19 @@ async def test_a_listed_host_is_answered_with_its_port_or_with_any(tmp_path: Pat
             message = made.message("chat", "x").replace(b"host: forebay", f"host: {host}".encode())
             answer = await exchange(made.gateway.port, message)
             assert answer.status == (200 if host in served else 421), host
+
+
+async def test_headers_that_are_to_be_passed_on_reach_the_engine_and_no_others(tmp_path: Path) -> None:
+    sent = [("x-team", "blue"), ("x-other", "1"), ("x_team", "red"), ("X-TEAM", "green")]
+    async with stage(tmp_path, upstream={"forward_headers": ["X-Team"]}) as made, made.holding():
+        async with await connect(made.gateway.port) as client:
+            for _ in range(2):  # the second head is known
+                await client.send(made.message("chat", "x", extra=sent))
+                assert (await client.response()).status == 200
+        for seen in made.engine.seen:
+            assert seen.header("x-team") == "blue, green" and seen.head.lower().count(b"x-team") == 1
+            assert b"x-other" not in seen.head and b"x_team" not in seen.head
+        made.engine.clear()
+        assert (await made.ask("chat", "x", extra=[("connection", "x-team"), ("x-team", "blue")])).status == 200
+        assert made.engine.seen[-1].header("x-team") is None
+        assert (await made.ask("chat", "x", extra=[("x-team", "bl\u00fc")])).status == 400
