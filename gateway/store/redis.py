@@ -2,7 +2,8 @@
 
 Scripts go by their digest, and whole where Redis does not know them (after a restart, a flush, a failover); SCRIPT LOAD
 is never used, proxies refuse it. No call is repeated and none is cancelled by whoever waits for it. A call that is cut
-short takes its connection with it, so that no reply is ever read by another call. All times are Redis's own.
+short takes its connection with it, so that no reply is ever read by another call. So does one that is refused: its server may be
+a replica since a failover that has kept connections open, and only a new one leads to the other. All times are Redis's own.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from gateway.store import Beat, Leased, Lent, StoreError
 from policies.leasing import Ask
@@ -82,7 +83,8 @@ class RedisStore:
         self._heard_us = 0  # of keys that were blocked before, it knows
         self._known: dict[str, tuple[int, int, int]] = {}  # by key: what was used, when (Redis's µs), in which period
         self._served: dict[str, _Served] = {}  # by key
-        self._place = self._reached = place
+        self._place = place
+        self._reached: Place | None = place  # what the client was made for; None: it is not to be used again
         self._client = place.client()
 
     def wait_at_most(self, timeout_s: float, connect_timeout_s: float) -> None:
@@ -168,6 +170,8 @@ class RedisStore:
             except NoScriptError:
                 found = await self._client.eval(script.text, len(keys), *keys, *arguments)
         except (RedisError, RedisClusterException, OSError, TimeoutError, RuntimeError) as error:
+            if isinstance(error, ResponseError):
+                self._reached = None
             # RuntimeError: uvloop's word for a connection that was reset between its opening and the first write.
             raise StoreError(f"{type(error).__name__}: {error}") from error
         return list(found)

@@ -208,6 +208,23 @@ async def test_other_timeouts_hold_from_the_next_call_on_and_what_was_lent_stays
         await store.close()
 
 
+async def test_a_server_that_has_become_a_replica_is_asked_once_and_then_the_one_that_is_reached_now(
+    tmp_path: Path, server: RedisServer
+) -> None:
+    async with RedisServer(tmp_path) as promoted, FaultProxy(server.port) as proxy:
+        store = RedisStore(place(f"redis://127.0.0.1:{proxy.port}/0"), "one")
+        assert (await store.beat()).replicas == 1
+        proxy.lead(promoted.port)
+        client = Redis(port=server.port)
+        await client.execute_command("REPLICAOF", "127.0.0.1", str(promoted.port))
+        with pytest.raises(StoreError, match="ReadOnly"):
+            await store.beat()
+        assert (await store.beat()).replicas == 1
+        assert await lend(store, wanted=40) == 40
+        await client.aclose()
+        await store.close()
+
+
 FULL_SIZE = pytest.param(10_000, 0.02, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])  # 0 to 40 ms
 
 

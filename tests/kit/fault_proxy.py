@@ -98,8 +98,12 @@ class FaultProxy:
 
     def aim(self, port: int) -> None:
         """New connections go there, and those that are open end."""
-        self._target = (self._target[0], port)
+        self.lead(port)
         self.reset_all()
+
+    def lead(self, port: int) -> None:
+        """New connections go there, and those that are open stay as they are."""
+        self._target = (self._target[0], port)
 
     def reset_all(self) -> None:
         """RST to both sides of every connection there is."""
