@@ -95,6 +95,7 @@ class Gateway:
             limits=self._began.limits,
             timers=self._began.timers,
             bounds=self._began.bounds,
+            outbox=self._backends.outbox,
             high_water_bytes=config.limits.stream_buffer_bytes,
         )
         self._server = Server(self._shared)

@@ -16,6 +16,7 @@ from gateway.dialects.routes import ROUTES, Kind, Route
 from gateway.engines import ENGINES, Engine
 from gateway.errors import GatewayError
 from gateway.http.coalesce import Coalescer
+from gateway.http.outbox import Outbox
 from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
 from gateway.http.upstream import UpstreamConnection
@@ -109,7 +110,8 @@ class Backends:
     def __init__(self, config: Config, version: str, suspect: Callable[[str], None]) -> None:
         self._version = version
         self._suspect = suspect
-        self._coalescer = Coalescer()
+        self.outbox = Outbox()
+        self._coalescer = Coalescer(self.outbox)
         self._retired: list[Backend] = []  # requests are still on their way there
         self.by_name: Mapping[str, Backend] = {}
         self.change(config)

@@ -28,7 +28,6 @@ from gateway.assembly import Prepared, prepare
 from gateway.callers import Caller
 from gateway.config import Config, ConfigError, ConfigErrors, Loaded, load_document
 from gateway.config.changes import differences, kept, need_restart
-from gateway.config.files import Stamp, stamp
 from gateway.config.load import let_go
 from gateway.errors import GatewayError
 from gateway.http.shared import Shared
@@ -36,13 +35,11 @@ from gateway.roster import Roster
 from gateway.run import Run
 from gateway.services import Active, Services
 from gateway.syncer import Syncer
+from gateway.watching import Watch
 from policies.decisions import Reason
 from policies.events import SettingsChanged
 from policies.types import Pool, Settings
 
-POLL_S = 1.0  # tenancy.md 11
-SETTLE_S = 0.2
-SETTLES = 50  # looks at files that go on changing; then they are read as they are
 # For so long the reading thread may keep the loop from running. Beside a busy thread a round trip over two sockets of the
 # loop took 10.4 ms (p99) with the interpreter's own 5 ms, and 1.3 ms with this.
 SWITCH_S = 0.0005
@@ -177,10 +174,10 @@ class Reloader:
         self.failed = False  # the last time, and since
         self.results = {"ok": 0, "error": 0}
         self._path = Path(loaded.file)
-        self._seen = loaded.stamp if live.tls is None else self._stamp()
+        seen = loaded.stamp if live.tls is None else None
+        self._watch = Watch(self._path, self._besides, seen, began.config.timeouts.scale)
         self._live = live
         self._events = live.services.events
-        self._scale = began.config.timeouts.scale
         self._loaded_s = time.time()
         self._failure: Failure | None = None
         self._gone: list[object] = []  # was in force before
@@ -198,6 +195,7 @@ class Reloader:
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
+        self._watch.close()
 
     def ask(self, by: str) -> None:
         """Reload, and have nobody wait for it."""
@@ -287,25 +285,12 @@ class Reloader:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(POLL_S * self._scale)
-            now = await asyncio.to_thread(self._stamp)
-            if now != self._seen:
-                self._seen = await self._settled(now)
-                await self.reload("a change of the files")
+            await self._watch.change()
+            await self.reload("a change of the files")
 
-    def _stamp(self) -> Stamp:
+    def _besides(self) -> tuple[Path, ...]:
         tls = self.current.config.listen.tls
-        return stamp(self._path, (Path(tls.cert), Path(tls.key)) if tls is not None else ())
-
-    async def _settled(self, seen: Stamp) -> Stamp:
-        """The stamp of the files once they have not changed for a moment."""
-        for _ in range(SETTLES):
-            before = seen
-            await asyncio.sleep(SETTLE_S * self._scale)
-            seen = await asyncio.to_thread(self._stamp)
-            if seen == before:
-                break
-        return seen
+        return (Path(tls.cert), Path(tls.key)) if tls is not None else ()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from gateway.clock import monotonic
 from gateway.http.coalesce import Coalescer
+from gateway.http.outbox import Outbox
 from gateway.http.pool import ConnectFailed, EndpointConnections
 from gateway.http.resolve import Address
 from gateway.http.upstream import Sink
@@ -25,7 +26,7 @@ class Asker:
     """Asks one engine; `authority` is what it is called. `api_key` is the endpoint's own, None for none."""
 
     def __init__(self, address: Address, authority: str, *, tls: bool, api_key: str | None) -> None:
-        self._connections = EndpointConnections(address, Coalescer(), tls=tls)
+        self._connections = EndpointConnections(address, Coalescer(Outbox()), tls=tls)
         self._connections.idle_s = KEPT_S
         # vLLM compresses its metrics for whoever takes that.
         lines = f"host: {authority}\r\naccept: */*\r\naccept-encoding: identity\r\n"

@@ -14,11 +14,13 @@ from gateway.clock import monotonic
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.message import NOBODY, Progress, RequestReader
+from gateway.http.outbox import TO_CLIENTS
 from gateway.http.shared import Shared
 from gateway.http.sockets import held_by_kernel, reset_on_close
 from policies.decisions import Reason
 
 LINGER_BYTES: Final = 1 << 20
+LONG_BYTES: Final = 16384  # such a prompt takes as long as several others: nothing waits meanwhile to be written
 _HEAD: Final = Progress.HEAD
 _BODY: Final = Progress.BODY
 _COMPLETE: Final = Progress.COMPLETE
@@ -59,6 +61,7 @@ class ClientConnection:
         "shared",
         "state",
         "transport",
+        "waiting",
     )
 
     def __init__(self, shared: Shared) -> None:
@@ -68,7 +71,7 @@ class ClientConnection:
         self.state = _IDLE
         self.exchange: Exchange | None = None
         self.deadline = _NEVER
-        self.paused = False
+        self.paused = self.waiting = False
         self.peer = ""
         self._lingered = 0
         self._body_began_s = self._touched_s = 0.0
@@ -81,6 +84,20 @@ class ClientConnection:
     def give_back(self, held_bytes: int) -> None:
         """So many bytes of a body are held no longer."""
         self.shared.held_bytes -= held_bytes
+
+    def write(self, data: bytes) -> None:
+        """The next piece of an answer, written at the end of this turn; the answer to a long prompt at once."""
+        exchange = self.exchange
+        if exchange is not None and exchange.body_bytes > LONG_BYTES:
+            self.forward(data)
+        else:
+            self.shared.outbox.write(TO_CLIENTS, self, data)
+
+    def forward(self, data: bytes) -> None:
+        """The same, written at once."""
+        if self.waiting:
+            self.shared.outbox.flush()
+        self.transport.write(data)
 
     # -- transport -------------------------------------------------------------------------------------------------
 
@@ -106,6 +123,7 @@ class ClientConnection:
     def eof_received(self) -> bool:
         # Half-close is not supported: a client that has finished sending while it waits for an answer has left.
         if self.state is not _CLOSING:
+            self.shared.outbox.flush()
             self._gone(stalled=False)
         return False
 
@@ -145,6 +163,8 @@ class ClientConnection:
         if reader.error is not None:
             self._refuse(reader.exchange, reader.error, close=not complete)
         elif complete:
+            if reader.exchange.body_bytes > LONG_BYTES:
+                self.shared.outbox.flush()
             self.shared.handler.received(reader.exchange)
         elif reader.progress is _BODY:
             self._note_body(reader.exchange)
@@ -205,6 +225,7 @@ class ClientConnection:
         self._lingered = 0
         self.deadline = monotonic() + self.shared.timers.lingering_s
         if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.shared.outbox.flush()
             self.transport.write_eof()
 
     def _discard(self, data: bytes) -> None:
@@ -219,6 +240,7 @@ class ClientConnection:
         """Close after what was written; with `reset` so that the peer cannot take it for a proper end."""
         if self.state is _CLOSING and not reset:
             return
+        self.shared.outbox.flush()
         self.state = _CLOSING
         self._undelivered, self.deadline = -1, 0.0
         if reset:

@@ -8,6 +8,7 @@ from time import sleep, thread_time
 from typing import Final
 
 from gateway.clock import monotonic
+from gateway.http.outbox import Outbox
 
 HOT: Final = 2.0  # rests: what comes so soon after the read before it on the same stream could have come with it
 MOST_BUSY: Final = 0.8  # part of the time in which the loop may have worked: more has come each time a busy one looks
@@ -16,9 +17,10 @@ MOST_BUSY: Final = 0.8  # part of the time in which the loop may have worked: mo
 class Coalescer:
     """Lets one event loop rest after a turn in which a stream was read again that soon."""
 
-    __slots__ = ("_due", "_hot_s", "_looked_s", "_rest_s", "_worked_s")
+    __slots__ = ("_due", "_hot_s", "_looked_s", "_rest_s", "_worked_s", "outbox")
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox) -> None:
+        self.outbox = outbox
         self._due = False
         self._looked_s = self._worked_s = 0.0  # clock and processor time of this thread at the last look
         self._rest_s = self._hot_s = 0.0
@@ -37,6 +39,7 @@ class Coalescer:
 
     def _rest(self) -> None:
         self._due = False
+        self.outbox.flush()
         now, worked_s = monotonic(), thread_time()
         idle = worked_s - self._worked_s < MOST_BUSY * (now - self._looked_s)
         self._looked_s, self._worked_s = now, worked_s

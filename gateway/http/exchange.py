@@ -5,7 +5,6 @@ without one, so that a client can never take a cut answer for a whole one (http.
 call here does nothing.
 """
 
-import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -32,10 +31,15 @@ class Source(Protocol):
 class Carrier(Protocol):
     """The connection that carries an exchange."""
 
-    transport: asyncio.Transport
     exchange: "Exchange | None"
     peer: str  # address of the client's socket
     paused: bool  # more is waiting for the client than its buffer should hold
+
+    def write(self, data: bytes) -> None:
+        """The next piece of an answer, at the end of this turn of the loop."""
+
+    def forward(self, data: bytes) -> None:
+        """The same at once."""
 
     def must_close(self) -> bool:
         """Whether the answer that begins now is the connection's last."""
@@ -100,9 +104,7 @@ class Exchange:
             body = b""  # no answer to HEAD has a body, and a proxy in front would read one as the next answer
             self.sent_bytes = 0
         line = _CLOSE if closes else _KEEP if self.http10 else b""
-        connection.transport.write(
-            b"%b%bcontent-length: %d\r\n%b\r\n%b" % (_STATUS_LINES[status], headers, length, line, body)
-        )
+        connection.write(b"%b%bcontent-length: %d\r\n%b\r\n%b" % (_STATUS_LINES[status], headers, length, line, body))
         self._done(connection)
 
     def start(self, status: int, headers: bytes, length: int | None) -> None:
@@ -130,12 +132,12 @@ class Exchange:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
-        connection.transport.write(data)
+        connection.write(data)
 
     def forwarder(self) -> Callable[[bytes], None] | None:
         """A way to pass on chunks that are framed already; None where the body is not chunked."""
         connection = self.connection
-        return connection.transport.write if self._chunked and connection is not None else None
+        return connection.forward if self._chunked and connection is not None else None
 
     def end(self, last: bytes = b"") -> None:
         """The proper end of a body given in pieces, with its last piece."""
@@ -148,7 +150,7 @@ class Exchange:
         if self._head:
             last, self._head = self._head + last, b""
         if last:
-            connection.transport.write(last)
+            connection.write(last)
         self._done(connection)
 
     def break_off(self, last: bytes = b"") -> None:

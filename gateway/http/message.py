@@ -219,7 +219,7 @@ class RequestReader:
         self.progress = _BODY
         self._raw = []
         if head.expects_continue and exchange.connection is not None:
-            exchange.connection.transport.write(_CONTINUE)
+            exchange.connection.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
         """Called by the parser for each piece of the body."""

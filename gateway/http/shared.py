@@ -6,6 +6,7 @@ from typing import Protocol
 from gateway.errors import GatewayError
 from gateway.http.exchange import Exchange
 from gateway.http.head import Head, Limits
+from gateway.http.outbox import Outbox
 
 
 class Handler(Protocol):
@@ -82,6 +83,7 @@ class Shared:
     limits: Limits
     timers: Timers
     bounds: Bounds
+    outbox: Outbox
     high_water_bytes: int  # held for a slow reader before its engine is paused
     connections: set[Connection] = field(default_factory=set)
     held_bytes: int = 0  # of request bodies in memory

@@ -96,6 +96,7 @@ class UpstreamConnection:
         "_held_up",
         "_interim",
         "_keep",
+        "_outbox",
         "_parser",
         "_pieces",
         "_pool",
@@ -109,11 +110,13 @@ class UpstreamConnection:
         "sent_s",
         "sink",
         "transport",
+        "waiting",
     )
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._coalescer = pool.coalescer
+        self._outbox = pool.coalescer.outbox
         self._read_s = 0.0  # when the last piece of an answer under way came
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # called by the parser: no frame of ours for each chunk of a burst
@@ -121,9 +124,8 @@ class UpstreamConnection:
         self._unread = select.poll()
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.sink: Sink | None = None
-        self.idle_since_s = 0.0
-        self.sent_s = 0.0
-        self.reused = False
+        self.idle_since_s = self.sent_s = 0.0
+        self.reused = self.waiting = False
         self.received = False  # any byte since the request was sent
         self._reset()
 
@@ -141,7 +143,7 @@ class UpstreamConnection:
         self.sink = sink
         self.sent_s = now
         if len(body) <= JOINED_BYTES:
-            self.transport.write(head + body)
+            self._outbox.write(id(self._pool), self, head + body)
         else:
             self.transport.writelines((head, body))
 
@@ -206,8 +208,8 @@ class UpstreamConnection:
         if at_chunk is not None and at_chunk(data):
             return  # the parser still stands between two chunks
         sink = self.sink
-        if sink is None:
-            self.transport.abort()  # nobody asked: an idle connection that speaks is never used again
+        if sink is None or self.waiting:
+            self._give_up()  # nobody asked, or not yet: this is no answer, and such a connection is never used again
             return
         first = not self.received
         self.received = True

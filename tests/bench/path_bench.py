@@ -181,8 +181,8 @@ class Path:
             for give, data in [(self.client, message), *((self.engine, answer) for answer in answers)]:
                 sys.settrace(counting)
                 give.data_received(data)
+                await asyncio.sleep(0)  # what was to be written is
                 sys.settrace(None)
-                await asyncio.sleep(0)
         return counting
 
     async def run(self, message: bytes, answers: list[bytes], count: int) -> float:

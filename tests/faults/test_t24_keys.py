@@ -143,19 +143,20 @@ async def test_a_refusal_leaves_nothing_to_the_garbage_collector(kind: str, capf
     )
     gateway = Gateway(loaded(tenant("good")))
 
-    def refused() -> bytes:
+    async def refused() -> bytes:
         connection, wire = ClientConnection(gateway._shared), Wire()
         connection.connection_made(wire)  # type: ignore[arg-type]
         connection.data_received(message)
+        await asyncio.sleep(0)  # it is written at the end of this turn
         connection.connection_lost(None)
         return wire.written
 
-    assert refused().startswith(b"HTTP/1.1 4")
+    assert (await refused()).startswith(b"HTTP/1.1 4")
     gc.collect()
     gc.disable()
     try:
         for _ in range(10):
-            refused()
+            await refused()
         assert gc.collect() == 0
     finally:
         gc.enable()

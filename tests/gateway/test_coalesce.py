@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.http import coalesce
+from gateway.http.outbox import Outbox
 from tests.kit import wire
 from tests.kit.script_engine import Seen, Step, Wait
 from tests.kit.stage import stage
@@ -51,7 +52,7 @@ async def test_a_loop_rests_after_reads_that_follow_each_other_unless_it_is_busy
     monkeypatch.setattr(coalesce, "monotonic", lambda: clocks["now"])
     monkeypatch.setattr(coalesce, "thread_time", lambda: clocks["worked"])
     monkeypatch.setattr(coalesce, "sleep", rested.append)
-    made = coalesce.Coalescer()
+    made = coalesce.Coalescer(Outbox())
     made.change(rest_s)
     last_s = made.read(made.read(0.0))
     await asyncio.sleep(0)

@@ -67,6 +67,7 @@ async def test_a_head_at_which_we_fail_is_answered_with_500(
     message = b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
     if known:
         connection.data_received(message)
+        await asyncio.sleep(0)  # what is written in a turn of the loop is written at its end
         assert wire.written.startswith(b"HTTP/1.1 400 ")
 
     def fail(*_: object) -> None:
@@ -75,6 +76,7 @@ async def test_a_head_at_which_we_fail_is_answered_with_500(
     monkeypatch.setattr(Run, "accept", fail)
     wire.written = b""
     connection.data_received(message)
+    await asyncio.sleep(0)
     assert wire.written.startswith(b"HTTP/1.1 500 ") and b"\r\nx-forebay-reason: internal\r\n" in wire.written
     assert [type(fault) for fault in faults] == [Fault]
     connection.connection_lost(None)
@@ -96,6 +98,7 @@ async def test_an_answer_at_which_we_fail_is_not_called_bad_http(wire: Wire) -> 
     connection, sink = UpstreamConnection(gateway()._backends.by_name["e0"].connections), Failing()
     connection.connection_made(wire)  # type: ignore[arg-type]
     connection.send(b"", b"", sink, 0.0)
+    await asyncio.sleep(0)  # it has been asked at the end of this turn
     with pytest.raises(Fault) as fault:
         connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
     assert not sink.lost
