@@ -8,7 +8,7 @@ from typing import Any
 from policies.metering import Metering
 from policies.state.views import FlowView, MeterView, ShareView
 
-ORDER = ("reserved", "extra", "refunded", "settled", "written_off", "held", "used", "denied", "denied_shadow")
+ORDER = ("reserved", "extra", "refunded", "settled", "written_off", "held", "used", "soft", "denied", "denied_shadow")
 COUNTERS = ("held", "reserved", "extra", "refunded", "settled", "written_off")
 
 

@@ -245,6 +245,12 @@ QUOTA_WRITTEN_OFF = _watched_counter(
 )
 QUOTA_HELD = _gauge("forebay_quota_held_units", "tenant scope metric", "What is held for requests that have not ended.")
 QUOTA_USED = _gauge("forebay_quota_used_units", "tenant scope metric", "What counts against the limit now.", "max")
+QUOTA_SOFT = _gauge(
+    "forebay_quota_soft",
+    "tenant scope metric",
+    "Budgets of which as much is used, or held, as their `soft_ratio` says: 1 or 0.",
+    "max",
+)
 QUOTA_DENIED = _watched_counter(
     "forebay_quota_denied_total",
     "tenant scope metric mode",

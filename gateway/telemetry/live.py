@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.telemetry import families
 from gateway.telemetry.metrics import Metrics, Reading
 from policies.state.views import EndpointView, FlowView
+from policies.types import RATES
 
 
 class CallersView(Protocol):
@@ -242,6 +243,9 @@ def watch_quotas(metrics: Metrics, sums: Callable[[str], Iterable[tuple[tuple[st
         for mode, name in (("enforce", "denied"), ("shadow", "denied_shadow")):
             yield from (((*key, mode), value) for key, value in sums(name))
 
+    def soft() -> Reading:
+        return ((key, value) for key, value in sums("soft") if key[2] not in RATES)
+
     metrics.watch(families.QUOTA_RESERVED, reading("reserved"))
     metrics.watch(families.QUOTA_EXTRA, reading("extra"))
     metrics.watch(families.QUOTA_REFUNDED, reading("refunded"))
@@ -249,6 +253,7 @@ def watch_quotas(metrics: Metrics, sums: Callable[[str], Iterable[tuple[tuple[st
     metrics.watch(families.QUOTA_WRITTEN_OFF, reading("written_off"))
     metrics.watch(families.QUOTA_HELD, reading("held"))
     metrics.watch(families.QUOTA_USED, reading("used"))
+    metrics.watch(families.QUOTA_SOFT, soft)
     metrics.watch(families.QUOTA_DENIED, denied)
 
 

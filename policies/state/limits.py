@@ -161,6 +161,7 @@ def view(meter: Meter, limit: Limit | None, now: float) -> MeterView:
         left=max(0, meter.capacity - meter.used + meter.apart) / MICRO,
         reset_s=meter.empty_s(),
         used=max(0, meter.used - meter.apart) / MICRO,
+        soft=meter.is_budget and meter.used - meter.apart >= meter.soft,
         held=meter.held / MICRO,
         reserved=meter.reserved / MICRO,
         extra=meter.extra / MICRO,

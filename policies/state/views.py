@@ -83,7 +83,7 @@ class EndpointView:
 @record
 class MeterView:
     """A limit and what is used of it, in requests or cost units; `limit` for each `period`, of which `capacity` may be
-    used at once. The sums are those of tenancy.md 3.6: reserved + extra - refunded - settled = held."""
+    used at once. `soft`: it is a budget, and as much is used as clients are told of. The sums are those of tenancy.md 3.6: reserved + extra - refunded - settled = held."""
 
     tenant: str
     scope: str
@@ -95,6 +95,7 @@ class MeterView:
     left: float
     reset_s: float
     used: float
+    soft: bool
     held: float
     reserved: float
     extra: float

@@ -294,12 +294,14 @@ async def test_row_21_and_c051_a_slot_is_freed_by_every_end(tmp_path: Path) -> N
 
 async def test_a_key_has_limits_of_its_own_and_the_tenant_sees_only_its_own_use(tmp_path: Path) -> None:
     keys = [key("small", limits={"rpm": 60}), key("other", limits={"rpm": 600})]
-    month = [{"id": "month", "amount": 50, "period": "month"}]
+    month = [{"id": "month", "amount": 50, "period": "month", "soft_ratio": 0.3}]
     fields = {"limits": {"tpm": 1000}, "budgets": month}
     async with stage(tmp_path, tenants=[acme(*keys, **fields)], isolation=SALT) as made, made.holding():
         assert (await ask(made, "small")).status == 200
+        assert (await made.gateway.metrics()).by("forebay_quota_soft", "metric") == {"month": 0.0}
         answer = await ask(made, "small", prompt=TEN * 3, max_tokens=1)
         assert (answer.status, answer.header("x-forebay-budget-soft")) == (200, "month")
+        assert (await made.gateway.metrics()).by("forebay_quota_soft", "metric") == {"month": 1.0}
         spent = await ask(made, "small")
         assert (spent.status, error_of(spent)["code"]) == (429, "insufficient_quota")
         assert (spent.header("x-should-retry"), spent.header("retry-after")) == ("false", None)
