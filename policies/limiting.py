@@ -185,7 +185,7 @@ class Limiting:
                 limit = limits.limit_of(settings, rule)
                 if limit is not None:
                     self._bound(meter, limit)
-                elif not tenant or tenant in settings.tenants or not meter.used:
+                elif not tenant or tenant in settings.tenants or not meter.in_use:
                     del meters[rule]
                     self._leasing.forget(rule)
             if not meters:

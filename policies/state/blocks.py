@@ -72,6 +72,11 @@ class Block(Meter):
 
     # ---- as any meter
 
+    @property
+    def in_use(self) -> bool:
+        """What was used is kept by the store, as soon as that has been told of it."""
+        return bool(self.room or self.owed or self.held)
+
     def look(self, now: float) -> int:
         self.looked_s = now
         period = self.mirror.look(now)

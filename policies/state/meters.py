@@ -74,6 +74,11 @@ class Meter:
         """What open reservations hold (I1)."""
         return self.reserved + self.extra - self.refunded - self.settled
 
+    @property
+    def in_use(self) -> bool:
+        """After a look: whether it is kept when its limit is gone, as that may come again."""
+        return self.used > 0
+
     def look(self, now: float) -> int:
         """Bring `used` up to `now`. Returns the period that a reservation made now belongs to."""
         raise NotImplementedError

@@ -372,6 +372,24 @@ def test_a_budget_of_other_periods_is_another_one_of_which_nothing_is_here_yet()
     assert (ask.every, ask.back, ask.owed) == ("month", 0, 0)
 
 
+def test_of_a_tenant_that_is_gone_nothing_is_asked_once_the_store_knows_what_it_has_used() -> None:
+    day = Budget(id="b", amount=1000)
+    world = Replica(acme(tpm=1000, budgets=(day,)))
+    world.ask("a", 0.0)
+    for ask in world.asks(0.0):
+        world.grant(ask, 0.0, 400, used=400)
+    world.happen(SettingsChanged(settings=replace(limited(), fleet=world.fleet)), 1.0)
+    world.end("a", 1.5, prompt_tokens=10, output_tokens=500)  # more than was lent
+    asked = world.asks(3.0)
+    assert {ask.metric: (ask.back, ask.owed) for ask in asked} == dict.fromkeys(("tpm", "b"), (0, 110 * MICRO))
+    for ask in asked:
+        world.grant(ask, 3.0, 0, used=510)
+    assert {view.metric for view in world.core.metering.meters(4.0)} == {"tpm", "b"}
+    world.happen(SettingsChanged(settings=replace(limited(), fleet=world.fleet)), 5.0)
+    assert list(world.core.metering.meters(6.0)) == []
+    assert world.asks(60.0) == []
+
+
 def test_what_others_use_of_a_budget_is_heard_now_and_then_also_by_who_uses_nothing() -> None:
     world = Replica(acme(budgets=(Budget(id="day", amount=1000),)))
     world.ask("a", 1.0)
