@@ -254,7 +254,8 @@ async def test_all_workers_drain_an_endpoint_also_one_that_is_started_later(tmp_
         assert (await members(gateway))["e0"]["outstanding"]["max_seqs"] == 256
         assert await asked(gateway, "POST", path, READ) == (403, "forbidden")
         assert await asked(gateway, "POST", "/admin/v1/fleet/e9/drain", ADMIN_TOKEN) == NOBODY_KNOWS
-        assert (await drain(gateway, "e0"))["state"] == "draining"
+        told = await drain(gateway, "e0")
+        assert (told["state"], told["replicas"]) == ("draining", {"here": WORKERS, "live": WORKERS})
         for at in range(20):
             assert (await one.ask("chat", f"to all {at}")).status == 200
         killed = await pids(gateway)
