@@ -122,11 +122,15 @@ def _weigh(table: Table, body: bytes) -> None:
 
 
 def _max_output_tokens(plan: Plan, fields: Fields) -> int | None:
+    """The cap that counts. Engines differ in which of two they read, so none stays that is above it."""
+    counts: int | None = None
     for name in plan.caps:
         tokens = values.integer(name, fields[name], 1, MOST_TOKENS)
-        if tokens is not None:
-            return tokens
-    return None
+        if counts is None:
+            counts = tokens
+        elif tokens is not None and tokens > counts:
+            fields[name] = msgspec.Raw(b"%d" % counts)
+    return counts
 
 
 def _sequences(plan: Plan, fields: Fields) -> int:

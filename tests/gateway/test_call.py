@@ -172,8 +172,10 @@ def test_no_cap_and_null_are_no_cap() -> None:
     assert read_as("chat", max_completion_tokens=None, max_tokens=5).max_output_tokens == 5
 
 
-def test_of_two_caps_the_one_that_engines_obey_is_read() -> None:
+def test_of_two_caps_the_one_that_most_engines_obey_is_read_and_the_other_judged() -> None:
     assert read_as("chat", max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
+    body = encode(LEAST["chat"] | {"max_tokens": True, "max_completion_tokens": 7})
+    assert refused("chat", body).param == "max_tokens"
 
 
 def test_a_prompt_is_required() -> None:
@@ -323,7 +325,16 @@ CAPPED = [  # route, what the client gave, cap, what the engine gets
     ("chat", {"max_tokens": 50}, 100, {"max_tokens": 50}),
     ("chat", {"max_tokens": 150}, 100, {"max_tokens": 100}),
     ("chat", {"max_completion_tokens": 150}, 100, {"max_completion_tokens": 100}),
-    ("chat", {"max_completion_tokens": 50, "max_tokens": 150}, 100, {"max_completion_tokens": 50, "max_tokens": 100}),
+    ("chat", {"max_completion_tokens": 50, "max_tokens": 150}, 100, {"max_completion_tokens": 50, "max_tokens": 50}),
+    ("chat", {"max_completion_tokens": 150, "max_tokens": 50}, 100, {"max_completion_tokens": 100, "max_tokens": 50}),
+    ("chat", {"max_completion_tokens": 50, "max_tokens": 10**9}, None, {"max_completion_tokens": 50, "max_tokens": 50}),
+    ("chat", {"max_completion_tokens": 50, "max_tokens": 20}, None, {"max_completion_tokens": 50, "max_tokens": 20}),
+    (
+        "chat",
+        {"max_completion_tokens": None, "max_tokens": 20},
+        None,
+        {"max_completion_tokens": None, "max_tokens": 20},
+    ),
     ("completions", {}, 100, {"max_tokens": 100}),
     ("responses", {}, 100, {"max_output_tokens": 100}),
     ("responses", {"max_output_tokens": 101}, 100, {"max_output_tokens": 100}),
