@@ -18,7 +18,7 @@ from gateway.callers import Caller
 from gateway.clock import monotonic
 from gateway.compose import EngineHead
 from gateway.dialects import quota
-from gateway.dialects.call import write
+from gateway.dialects.call import lowered, write
 from gateway.dialects.facts import UNTOLD
 from gateway.dialects.routes import Kind
 from gateway.errors import GatewayError
@@ -161,7 +161,10 @@ class Run(Asking):
             priority, line = head.priorities[self.record.band]
             lines += line
         salt = self.caller.salt if head.salted else None
-        body = write(call, model.served_as, salt, describe.output_cap(call, model), priority)
+        cap = describe.output_cap(call, model)
+        if cap is not None and call.max_output_tokens is not None:
+            self.record.stripped = call.stripped + lowered(call, cap)
+        body = write(call, model.served_as, salt, cap, priority)
         return head.render(self.services.ids.new(), self.wishes.trace, lines, len(body)), body
 
     def _completed(self) -> None:

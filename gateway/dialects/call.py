@@ -18,7 +18,7 @@ from gateway.dialects.values import Fields
 from gateway.errors import GatewayError
 from policies.decisions import Reason
 
-__all__ = ["Call", "FieldRules", "read", "write"]
+__all__ = ["Call", "FieldRules", "lowered", "read", "write"]
 
 LARGE_BYTES: Final = 256 * 1024  # of bodies above this the small fields are weighed before a dict is made of them
 SMALL_FIELDS_BYTES: Final = 128 * 1024
@@ -100,6 +100,11 @@ def write(call: Call, served_as: str, salt: str | None, output_cap: int | None, 
     if output_cap is not None:
         fields |= _capped(given, TABLES[route.name], output_cap)
     return _encode(fields)
+
+
+def lowered(call: Call, cap: int) -> tuple[str, ...]:
+    """Names of the client's own caps that are above `cap`, of which it is told."""
+    return tuple(_capped(call.fields, TABLES[call.route.name], cap))
 
 
 def _top_level(route: Route, body: bytes) -> Fields:

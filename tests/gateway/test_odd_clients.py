@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with stage(tmp_path_factory.mktemp("odd"), tenants=[tenant("acme")]) as made:
+    models = {"m": {"max_output_tokens": 100}}
+    async with stage(tmp_path_factory.mktemp("odd"), tenants=[tenant("acme")], models=models) as made:
         yield made
 
 
@@ -120,3 +121,20 @@ async def test_a_trace_of_zeros_is_none(one: Stage, trace: str) -> None:
     sent = one.engine.seen[-1]
     assert sent.header("tracestate") is None
     assert str(sent.header("traceparent"))[3:35] not in ("0" * 32, "a" * 32)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"max_tokens": 101}, "max_tokens"),
+        ({"max_completion_tokens": 500, "max_tokens": 50, "nobody_knows": 1}, "nobody_knows,max_completion_tokens"),
+        ({"max_tokens": 100}, None),
+        ({}, None),
+    ],
+)
+async def test_a_client_hears_that_its_cap_was_lowered(one: Stage, asked: dict[str, int], told: str | None) -> None:
+    for stream in (False, True):
+        answer = await one.ask("chat", "x", stream=stream, extra=[bearer("acme")], **asked)
+        assert (answer.status, answer.header("x-forebay-stripped")) == (200, told)
+        sent = one.engine.seen[-1].json
+        assert max(sent.get(name, 0) for name in ("max_tokens", "max_completion_tokens")) == 100
