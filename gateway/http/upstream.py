@@ -235,9 +235,8 @@ class UpstreamConnection:
 
     def _note_bad(self, error: Exception) -> None:
         if isinstance(error, httptools.HttpParserCallbackError):
-            raise (
-                error.__context__ or error
-            )  # a fault of ours is not bad HTTP: the loop closes the connection and is told why
+            # A fault of ours is not bad HTTP: the loop closes the connection and is told why.
+            raise error.__context__ or error
         self._excess = True
         if self._progress is not _COMPLETE:
             self._progress = _MALFORMED
