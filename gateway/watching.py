@@ -33,7 +33,9 @@ class Watch:
 
     async def change(self) -> None:
         """Return when something has changed, and then not for a moment."""
-        self._follow()
+        self.close()
+        if len(self._seen) > FEW:
+            self._follow()
         now = self._seen
         while now == self._seen:
             await asyncio.sleep(POLL_S * self._scale)
@@ -42,14 +44,13 @@ class Watch:
         self._seen = await self._settled(now)
 
     async def _hear(self, files: int) -> None:
-        if self._handles and files > FEW:
+        if self._handles:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), (files / FEW - 1) * POLL_S * self._scale)
         self._news.clear()
 
     def _follow(self) -> None:
         """Hear of these folders as they are now: what has their names may have become something else."""
-        self.close()
         self._news.set()  # of what has changed since the last look nobody has told
         watch: Any = getattr(asyncio.get_running_loop(), "_monitor_fs", None)
         beside = self._path.parent / FOLDER
