@@ -151,12 +151,13 @@ class Core(Seen):
             self._books.received -= 1
             if (decision := self._arrived(each.request, now, each.due_s)) is not None:
                 out.append(decision)
+            self._placing.make_way(now, out)
         for pool in self.metering.leasing.wakes():
             self._placing.touch_waiting(pool)
 
     def _arrived(self, request: InferenceRequest, now: float, due_s: float = inf) -> Decision | None:
         books, assessing = self._books, self._assessing
-        if request.id in books.tickets:
+        if request.id in books.tickets or request.id in books.parked:
             return None
         books.received += 1
         queues = books.closed.get(request.tenant, books.models).get(request.model, ())

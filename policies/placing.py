@@ -111,10 +111,14 @@ class Placing:
 
     # ---- the loop
 
-    def serve(self, now: float, out: list[Decision]) -> None:
-        """Place whoever is first in turn and fits, again and again."""
+    def make_way(self, now: float, out: list[Decision]) -> None:
+        """Those leave whose place in the queue a more urgent one has got."""
         while self.books.victims:
             out.append(self.drop(self.books.victims.pop(0), Reason.EVICTED, now))
+
+    def serve(self, now: float, out: list[Decision]) -> None:
+        """Place whoever is first in turn and fits, again and again."""
+        self.make_way(now, out)
         while self.touched:
             places = [place for pool in list(self.touched.values()) if (place := self._next(pool, now, out))]
             if not places:

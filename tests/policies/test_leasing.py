@@ -10,7 +10,7 @@ from policies.events import QuotaGranted, QuotaReturned, SettingsChanged, SlotsL
 from policies.leasing import PARK_S, Ask
 from policies.state.meters import MICRO
 from policies.state.slotleases import SlotAsk
-from policies.types import Budget, Fleet, Limits, Model, Settings
+from policies.types import Band, Budget, Fleet, Limits, Model, Settings, Tenant
 from tests.policies import given
 from tests.policies.tenants import Quotas, acme, limited
 
@@ -160,6 +160,32 @@ def test_a_store_that_fails_frees_who_waits_for_it() -> None:
     world.ask("a")
     decisions = world.happen(StoreChanged(up=False, replicas=1), 0.01)
     assert [type(each) for each in decisions] == [Dispatch]
+
+
+def test_a_request_that_is_told_of_again_while_it_waits_for_the_store_is_one() -> None:
+    world = Replica(acme(tpm=1000))
+    assert [world.told("a"), world.told("a", 0.001)] == ["queued", "queued"]
+    assert world.core.totals().received == 1
+    (ask,) = world.asks(0.002)
+    assert world.grant(ask, 0.002, 80, used=80) == ["a ok"]
+
+
+@pytest.mark.parametrize("patience_s", [PARK_S + 0.005, 30.0])
+def test_who_waited_for_the_store_takes_one_place_in_a_full_queue_whatever_comes_after_it(patience_s: float) -> None:
+    """Whether the one that leaves for it is out of time at the same moment, or the next that waited is refused."""
+    critical = Band(name="critical", rank=0, queue_timeout_s=30.0, max_queued=9)
+    hasty = Tenant(id="hasty", queue_timeout_s=patience_s, limits=Limits(max_concurrency=9))
+    world = Replica(acme(tpm=1000), bands=(critical, *given.BANDS), max_queued=1)
+    world.change(replace(world.settings, tenants={"acme": acme(tpm=1000), "hasty": hasty}), 0.0)
+    world.up(given.endpoint("x", seqs=1))
+    world.ask("runs", tenant="other")
+    world.ask("waits", tenant="hasty")
+    world.ask("first", band="critical")
+    world.ask("second")
+    assert world.core.parked() == 2
+    told = given.told(world.happen(Tick(), PARK_S + 0.01))
+    assert sorted(told) == ["second!overloaded", "waits!evicted"]
+    assert world.core.totals().queued == 1
 
 
 def test_who_leaves_while_it_waits_holds_nothing() -> None:
