@@ -265,8 +265,8 @@ class Placing:
         attempt = ticket.attempt = Attempt(load, len(ticket.tried) + 1, uncached, sequences, now)
         ticket.share.held += sequences
         pool.spare -= sequences
-        if ticket.claim is not None:
-            ticket.claim.take_slot()
+        if ticket.claim is not None and ticket.claim.take_slot() and books.queued:
+            self.touch_all()  # who waits for such a slot now keeps no endpoint from those behind it
         ticket.only = ""
         attempt.cached = ticket.tokens - uncached
         if ticket.match is not None:

@@ -258,11 +258,14 @@ class Claim:
                 return False
         return True
 
-    def take_slot(self) -> None:
-        """It runs."""
+    def take_slot(self) -> bool:
+        """It runs. True when it has the last slot of some."""
         self._holds = tuple(self.terms.slots)
+        last = False
         for slots in self._holds:
             slots.used += 1
+            last = last or slots.used >= slots.cap
+        return last
 
     def take_also(self, slots: Slots) -> None:
         """There are such slots now, and it runs."""

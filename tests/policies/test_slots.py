@@ -178,3 +178,16 @@ def test_a_cap_lowered_below_what_runs_cuts_nothing_and_lets_nobody_in() -> None
     [freed] = world.end("r2", 1.0)
     assert isinstance(freed, Dispatch)
     assert freed.request_id == "r3"
+
+
+def test_who_has_lost_its_slot_to_another_of_its_tenant_keeps_no_engine_from_those_behind_it() -> None:
+    pools = (Pool(name="main", model="llama", lanes="off"), Pool(name="second", model="qwen", lanes="off"))
+    world = Quotas(acme(max_concurrency=1), pools=pools, seqs=2)
+    world.up(given.endpoint("y", pools=("second",)))
+    assert world.told("runs", tenant="b") == "ok"
+    assert world.told("a1", sequences=2) == "queued"  # it has a slot, and waits for both places
+    assert world.told("b1", tenant="b") == "queued"
+    first, second = world.happen(Arrived(request=request("a2", tenant="acme", model="qwen")), 1.0)
+    assert isinstance(first, Dispatch)
+    assert isinstance(second, Dispatch)
+    assert [(first.request_id, first.endpoint), (second.request_id, second.endpoint)] == [("a2", "y"), ("b1", "x")]
