@@ -59,7 +59,7 @@ class Assessing:
         ticket = Ticket(request, queues[0], self._arrivals, band)
         ticket.tokens = ticket.weight = lengths.prompt_tokens(request)
         ticket.output = lengths.predict(request)
-        ticket.weight -= self._cached(ticket, now)
+        ticket.weight -= self._books.find_cached(ticket, now)
         if len(queues) > 1:
             ticket.pool = pool.choose(queues, ticket, lengths)
         ticket.long = 0 < ticket.pool.long_from < ticket.weight
@@ -77,17 +77,6 @@ class Assessing:
         """When the first token of one that may have to wait is due, and when it is expected."""
         self._promise(ticket)
         ticket.ttft_s = admission.expected_s(ticket.pool, ticket)
-
-    def _cached(self, ticket: Ticket, now: float) -> int:
-        """Find out who has how much of its prompt; the most that anybody has."""
-        request, prefixes = ticket.request, self._books.prefixes
-        if prefixes is None:
-            return 0
-        cached = ticket.take_match(prefixes.match(request, now), now) if request.prefix else 0
-        if cached or not request.session:
-            return cached
-        turn = self._books.sessions.find(request.tenant, request.session, now)
-        return ticket.take_hint(turn.endpoint, turn.prompt_tokens) if turn is not None else 0
 
     def may_not_wait(self, ticket: Ticket, random: Random, now: float) -> Reason | None:
         """Why a request for which there is no room may not join the queue."""

@@ -145,12 +145,12 @@ class Placing:
         everywhere, owing = pool.rescan or pool.owing, False  # who was held up may fit anywhere
         loads = pool.up if everywhere else with_a_place([each for each in pool.freed.values() if pool in each.pools])
         left = {False: loads, True: loads}
-        prefixes = self.books.prefixes
+        knows = self.books.prefixes is not None
         for ticket in turn:
             if pool.holds_back(ticket.share):  # nothing is kept for those who may not go wherever there is room
                 continue
-            if prefixes is not None and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
-                ticket.take_match(prefixes.match(ticket.request, now), now)
+            if knows and now - ticket.matched_s > REMATCH_S and ticket.request.prefix:
+                self.books.find_cached(ticket, now)
             loads = left[ticket.long]
             if loads and ticket.long and ticket.share.flows > 1 and is_out_of_turn(ticket):
                 loads = left[True] = []
@@ -327,7 +327,7 @@ class Placing:
             pool.look()
             heads = [head for head in heads_of(pool) if _may_run(head)]
             for ticket in heads if not any(head.long and is_owed(head) for head in heads) else ():
-                if not ticket.cached:  # a guess may be better now than when it was acted on
+                if not ticket.cached and ticket.weight == ticket.tokens:  # a guess may be another one than was acted on
                     saturation.check_head(pool, ticket, [other for other in heads if ticket.may_follow(other)])
 
     def stop_holding(self, ticket: Ticket) -> None:

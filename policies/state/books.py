@@ -181,6 +181,17 @@ class Books:
         if self.prefixes is not None:
             self.prefixes.turned(event.endpoint, event.stored_tokens, event.removed_tokens, now)
 
+    def find_cached(self, ticket: Ticket, now: float) -> int:
+        """Find out who has how much of its prompt; the most that anybody has."""
+        request, prefixes = ticket.request, self.prefixes
+        if prefixes is None:
+            return 0
+        cached = ticket.take_match(prefixes.match(request, now), now) if request.prefix else 0
+        if cached or not request.session:
+            return cached
+        turn = self.sessions.find(request.tenant, request.session, now)
+        return ticket.take_hint(turn.endpoint, turn.prompt_tokens) if turn is not None else 0
+
     def _forget_if_gone(self, load: Load) -> None:
         if not load.up and not load.attempts:
             del self.loads[load.name]

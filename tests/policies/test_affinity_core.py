@@ -2,7 +2,8 @@
 
 import pytest
 
-from policies.events import CacheCleared, CacheTurned, Finished, Outcome
+from policies.decisions import Dispatch
+from policies.events import CacheCleared, CacheTurned, Cancelled, Finished, Outcome
 from policies.scoring import FEW_SEQS, OTHERS, SLACK_SEQS, bounded, cost
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
@@ -368,6 +369,20 @@ def test_a_session_goes_back_to_where_it_was_when_the_index_has_forgotten() -> N
     why = made.why("b", 100.0, tokens=3500, prefix=chain(1, 24), session="s")
     assert why.cached_tokens == 3000
     assert made.load(first[-1])[0] == 1
+
+
+def test_a_session_that_has_waited_still_goes_back_to_where_it_was() -> None:
+    made = world("xy", affinity=Affinity(ttl_s=10.0), seqs=2)
+    [first] = made.arrive("a", tokens=3000, prefix=chain(1, 22), session="s")
+    made.finish("a", 1.0)
+    [one], [other] = made.arrive("b", 100.0, tokens=10), made.arrive("c", 100.0, tokens=10)
+    assert one[-1] != other[-1]
+    made.first_token("b" if other[-1] == first[-1] else "c", 100.0)  # the other engine has nothing to compute
+    made.arrive("pair", 100.0, tokens=9000, sequences=2)
+    assert made.arrive("next", 100.0, tokens=3500, prefix=chain(1, 24), session="s") == []
+    [decision] = made.happen(Cancelled(request_id="pair"), 101.0)
+    assert isinstance(decision, Dispatch)
+    assert (decision.endpoint, decision.why.cached_tokens) == (first[-1], 3000)
 
 
 def test_a_session_is_no_pin() -> None:
