@@ -112,7 +112,7 @@ class Books:
         """The attempt is over: it holds nothing any more."""
         self.timers.cancel(ticket)
         ticket.attempt = None
-        if attempt.load.up:
+        if ticket.pool in attempt.load.watchers:
             ticket.share.held -= ticket.sequences
         attempt.close()
         self._forget_if_gone(attempt.load)
@@ -289,12 +289,13 @@ class Books:
         self._count_held()
 
     def _count_held(self) -> None:
-        """What classes hold of the endpoints that are up: what runs on one that is down takes nobody's room."""
+        """What classes hold of the endpoints that their pool has: what runs on one that is down, or now another's, takes
+        nobody's room."""
         for queue in self.pools.values():
             for share in queue.ranked:
                 share.held = 0
         for ticket in self.tickets.values():
-            if ticket.attempt is not None and ticket.attempt.load.up:
+            if ticket.attempt is not None and ticket.pool in ticket.attempt.load.watchers:
                 ticket.share.held += ticket.sequences
 
     def count_end(self, event: Finished) -> None:

@@ -85,8 +85,10 @@ def _queue(books: Books, pool: PoolQueue) -> None:
 
 def _shares(books: Books, pool: PoolQueue) -> None:
     for share in pool.ranked:
-        up = (each for each in books.tickets.values() if each.attempt is not None and each.attempt.load.up)
-        held = sum(each.sequences for each in up if each.share is share)
+        run = (
+            each for each in books.tickets.values() if each.attempt is not None and pool in each.attempt.load.watchers
+        )
+        held = sum(each.sequences for each in run if each.share is share)
         _equal(f"{pool.name}, {share.band.name} holds", held, share.held)
         mine = [flow for flow in pool.flows.values() if flow.share is share]
         _equal(f"{pool.name}, tenants waiting in {share.band.name}", len(mine), share.flows)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from policies.types import Band
+from policies.types import Band, Pool
 from tests.policies.given import World, endpoint, settings
 
 CRITICAL = Band(name="critical", rank=0, queue_timeout_s=30.0, max_queued=512, reserved=0.05, age_after_s=5.0)
@@ -75,6 +75,18 @@ def test_what_runs_on_an_engine_that_is_down_takes_nobodys_room() -> None:
     assert made.load("e1")[0] == max(there, 8)
     made.up(endpoint("e0", seqs=10, prefill=100_000), 3.0)
     assert sum(made.load(name)[0] for name in ("e0", "e1")) == 17
+
+
+def test_nor_does_what_runs_on_one_that_is_another_pools_now() -> None:
+    pools = (Pool(name="main", model="llama", lanes="off"), Pool(name="other", model="qwen", lanes="off"))
+    made = World(endpoint("e0", seqs=10), settings=settings(bands=BANDS, pools=pools))
+    assert fill(made, "batch", 9, tokens=1) == 8
+    made.up(endpoint("e0", seqs=10, pools=("other",)), 1.0)
+    made.up(endpoint("e1", seqs=10), 1.0)
+    assert made.load("e1") == (1, 1)  # the one that waited
+    assert fill(made, "batch", 9, at=2.0, tokens=1) == 7
+    made.finish("batch0-0", 3.0)
+    assert made.load("e1") == (8, 8)
 
 
 def test_a_request_of_many_sequences_goes_when_its_class_has_room_for_one() -> None:
