@@ -144,6 +144,8 @@ class Assessing:
                 books.dequeue(ticket)
                 ticket.pool = pool.choose(others, ticket, self.lengths)
                 ticket.long = 0 < ticket.pool.long_from < ticket.weight
+                if ticket.band.name not in ticket.pool.shares:
+                    ticket.band = _least_urgent(self._current)  # its class was gone before that pool came
                 ticket.share = ticket.pool.shares[ticket.band.name]
                 self.stand_in_line(ticket)
                 books.enqueue(ticket)

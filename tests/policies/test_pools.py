@@ -1,10 +1,12 @@
 """Which pool: by what is known of the prompt and thought of the answer; and who may use whose idle room."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.length import Lengths
 from policies.types import Band, InferenceRequest, Pool
-from tests.policies.given import World, endpoint, settings
+from tests.policies.given import BANDS, World, endpoint, settings
 
 SHORT = Pool(name="short", model="llama", max_total_tokens=4096, lanes="off")
 LONG = Pool(name="long", model="llama", lanes="off")
@@ -109,6 +111,14 @@ def test_of_two_pools_on_one_endpoint_the_more_urgent_and_then_the_earlier_is_se
     assert made.finish("a", 4.0) == ["u>x"]
     assert made.finish("u", 5.0) == ["l>x"]
     assert made.finish("l", 6.0) == ["s>x"]
+
+
+def test_who_waits_in_a_class_and_a_pool_that_are_both_gone_goes_on_as_one_of_the_least_urgent_class() -> None:
+    made = world(seqs=1)
+    made.arrive("a")
+    made.arrive("b", band="interactive")
+    made.change(settings(pools=(replace(SHORT, name="new", max_total_tokens=8192),), bands=BANDS[1:]), 1.0)
+    assert made.up(endpoint("z", pools=("new",)), 2.0) == ["b>z"]
 
 
 # ---- borrowing
