@@ -139,16 +139,26 @@ class Assessing:
         """Who waits in a pool that has no engine any more goes to one of its model that has."""
         books = self._books
         for ticket in [each for queue in books.pools.values() if not queue.up for each in queue.waiting()]:
-            others = books.closed.get(ticket.request.tenant, books.models).get(ticket.request.model, ())
-            if books.belongs(ticket) and any(other.up for other in others):
+            others = [queue for queue in books.queues_of(ticket.request) if queue.up]
+            if books.belongs(ticket) and others:
                 books.dequeue(ticket)
-                ticket.pool = pool.choose(others, ticket, self.lengths)
-                ticket.long = 0 < ticket.pool.long_from < ticket.weight
-                if ticket.band.name not in ticket.pool.shares:
-                    ticket.band = _least_urgent(self._current)  # its class was gone before that pool came
-                ticket.share = ticket.pool.shares[ticket.band.name]
+                self._move(ticket, others)
                 self.stand_in_line(ticket)
                 books.enqueue(ticket)
+
+    def came_back(self, ticket: Ticket) -> None:
+        """If it was at every engine of its pool and may try again, it goes to a pool of its model that has another."""
+        if len(ticket.tried) < self._current.max_attempts and not eligible(ticket.pool.up, ticket.tried):
+            others = [queue for queue in self._books.queues_of(ticket.request) if eligible(queue.up, ticket.tried)]
+            if others and self._books.belongs(ticket):
+                self._move(ticket, others)
+
+    def _move(self, ticket: Ticket, others: Sequence[PoolQueue]) -> None:
+        ticket.pool = pool.choose(others, ticket, self.lengths)
+        ticket.long = 0 < ticket.pool.long_from < ticket.weight
+        if ticket.band.name not in ticket.pool.shares:
+            ticket.band = _least_urgent(self._current)  # its class was gone before that pool came
+        ticket.share = ticket.pool.shares[ticket.band.name]
 
     def reestimate(self, ticket: Ticket, attempt: Attempt, now: float) -> None:
         """Its answer is longer than was thought: reserve what one that has become so long may still become."""

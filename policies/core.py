@@ -262,6 +262,7 @@ class Core(Seen):
         ticket.came_back(attempt.load.name, event.cause, event.retry_after_s)
         if ticket.request.deadline_s <= now:
             return fail(self._books, ticket, Reason.DEADLINE_EXCEEDED, now)
+        self._assessing.came_back(ticket)
         again = self._books.belongs(ticket) and may_go_again(ticket, event.cause, now, self._current.max_attempts)
         if not again:
             return fail(self._books, ticket, GIVEN_UP[event.cause], now)

@@ -1,6 +1,6 @@
 """All that the core remembers, in one place: live requests, endpoints, queues, timers, and the counts of what ended."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -232,6 +232,10 @@ class Books:
         for queues in models.values():
             queues.sort(key=lambda queue: queue.pool.max_total_tokens or UNBOUNDED)
         return models
+
+    def queues_of(self, request: InferenceRequest) -> Sequence[PoolQueue]:
+        """Those of the pools of its model, in the partition of its tenant."""
+        return self.closed.get(request.tenant, self.models).get(request.model, ())
 
     def belongs(self, ticket: Ticket) -> bool:
         """Whether it is in the partition of its tenant, which may have become another one."""

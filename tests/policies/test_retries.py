@@ -5,6 +5,7 @@ import pytest
 from policies.decisions import Evict, Fail
 from policies.eligibility import GIVEN_UP
 from policies.events import Bounced, Cause, Tick
+from policies.types import Pool
 from tests.policies.given import World, endpoint, settings
 
 
@@ -68,6 +69,30 @@ def test_with_no_other_endpoint_up_there_is_no_second_attempt() -> None:
     world = World(endpoint("x"))
     world.arrive("a")
     assert world.bounce("a", 1.0) == ["a!backend_unavailable"]
+
+
+POOLS = (
+    Pool(name="short", model="llama", max_total_tokens=4096, lanes="off"),
+    Pool(name="long", model="llama", lanes="off"),
+)
+
+
+def test_who_came_back_from_the_last_engine_of_its_pool_goes_to_another_pool_of_its_model() -> None:
+    world = World(
+        endpoint("x", pools=("short",)), endpoint("y", pools=("long",), seqs=1), settings=settings(pools=POOLS)
+    )
+    assert [world.arrive("a"), world.arrive("l", tokens=9000)] == [["a>x"], ["l>y"]]
+    assert world.bounce("a", 1.0) == []
+    assert world.finish("l", 2.0) == ["a>y#2"]
+    assert world.bounce("a", 3.0, attempt=2) == ["a!backend_unavailable"]
+
+
+def test_so_does_who_came_back_to_a_pool_that_a_reload_has_taken_away() -> None:
+    world = World(endpoint("x", pools=("short",)), settings=settings(pools=POOLS))
+    world.arrive("a")
+    world.change(settings(pools=POOLS[1:]), 1.0)
+    world.up(endpoint("y", pools=("long",)), 1.0)
+    assert world.bounce("a", 2.0) == ["a>y#2"]
 
 
 @pytest.mark.parametrize(("max_attempts", "answers"), [(1, ["!"]), (2, [">", "!"]), (3, [">", ">", "!"])])
