@@ -75,7 +75,7 @@ class Gateway:
             bands=self._began.settings.bands,
         )
         self._core = Core()
-        self._recorder, self._explain = assembly.open_journal(config, self._replica), Explain()
+        self._recorder, self._explain = assembly.open_journal(config, self._events, self._replica), Explain()
         self._dispatcher = Dispatcher(self._core, assembly.recorded(self._recorder, self._explain))
         self._lengths = assembly.length_file(config, self._core, self._events, self._replica)
         roster = Roster(config, self._began.timers, self._dispatcher, self._events, self._replica)

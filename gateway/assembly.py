@@ -97,12 +97,14 @@ def prepare(config: Config, replicas: int) -> Prepared:
     )
 
 
-def open_journal(config: Config, replica: Replica | None) -> Recorder | None:
+def open_journal(config: Config, events: EventLog, replica: Replica | None) -> Recorder | None:
     """The journal that the configuration asks for."""
-    path = config.telemetry.journal
-    if path is None:
+    if config.telemetry.journal is None:
         return None
-    return Recorder(own_file(path, replica), SEED, config.checksum())
+    path = own_file(config.telemetry.journal, replica)
+    journal = Recorder(path, SEED, config.checksum())
+    journal.on_failure = lambda cause: events.warning("the journal cannot be written", file=str(path), cause=cause)
+    return journal
 
 
 def length_file(config: Config, core: Core, events: EventLog, replica: Replica | None) -> LengthFile | None:

@@ -81,6 +81,8 @@ def _told(arrival: InferenceRequest, steps: list[tuple[float, Any]]) -> dict[str
 def _step(after_s: float, what: Any) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(what)
     del fields["request_id"]
+    if "why" in fields:
+        fields["why"]["class"] = fields["why"].pop("band")
     return {"at_ms": _ms(after_s), "what": _WHAT[type(what)], **fields}
 
 

@@ -2,8 +2,8 @@
 
 The loop encodes (8 µs for an arrival, less for others, in C: an encoder in Python in another thread would hold the interpreter for
 5 ms at a time) and appends to a buffer bounded in bytes; a thread writes. When the buffer is full, or the file cannot
-be written, events are dropped and counted and serving goes on. From then on the journal cannot be replayed, and says
-so itself: a line `{seq, dropped}` stands where events are missing.
+be written, events are dropped and counted and serving goes on; the loop tells why, once until writing works again. From then on
+the journal cannot be replayed, and says so itself: a line `{seq, dropped}` stands where events are missing.
 
 A journal left by an earlier run is kept as `<path>.1`.
 """
@@ -12,7 +12,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,7 @@ class Recorder:
     """One journal. `seed` and `config` (a checksum of the configuration) go into its first line."""
 
     def __init__(self, path: Path, seed: int, config: str, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.on_failure: Callable[[str], None] = lambda cause: None  # called by `record`: what is wrong with the file
         self._path = path
         self._buffer_bytes = buffer_bytes
         self._buffer: deque[tuple[int, bytes]] = deque()
@@ -39,6 +40,8 @@ class Recorder:
         self._seq = self._put_bytes = self._refused = 0  # the loop's
         self._taken_bytes = self._lost = self._next_seq = 0  # the writer's; before _next_seq all is written or a gap
         self._file = -1
+        self._untold = ""  # why the last write failed, until the loop has told it
+        self._fails = False
         self._good_bytes = 0  # so much of the file is whole lines
         self._first_line = encode(journal.header(seed, config)) + b"\n"
         self._wake = threading.Event()
@@ -53,6 +56,9 @@ class Recorder:
 
     def record(self, now: float, event: Event, decisions: Sequence[Decision]) -> None:
         """The core has handled `event` at `now`. Never waits."""
+        if self._untold:
+            self.on_failure(self._untold)
+            self._untold = ""
         seq = self._seq
         self._seq = seq + 1
         line = encode_line(seq, now, event, decisions)
@@ -98,10 +104,12 @@ class Recorder:
             expected = seq + 1
         try:
             self._append(b"".join(data))
-        except OSError:
+        except OSError as error:
+            if not self._fails:
+                self._fails, self._untold = True, error.strerror or str(error)
             self._lost += len(lines)
         else:
-            self._next_seq = expected
+            self._next_seq, self._fails = expected, False
 
     def _write_last_gap(self) -> None:
         if self._next_seq == self._seq or self._file < 0:

@@ -46,6 +46,7 @@ class Roster:
         self._events = events
         scale = config.timeouts.scale
         self._directory = Directory(self._endpoints, on_up=self._up, on_down=self._down)
+        self._directory.on_unreached = self._say_down
         self._prober = Prober(self._directory, _probe_targets(config), every_s=timers.probe_s, scale=scale)
         self._scraper = Scraper(_scrape_targets(config), every_s=timers.scrape_s, scale=scale)
         self._scraper.on_load, self._scraper.on_facts = self._load, self._facts
@@ -201,8 +202,11 @@ class Roster:
         leaving = self._leaving.get(self._urls[name])
         return leaving is not None and leaving.partition != self._endpoints[name].partition
 
-    def _down(self, name: str) -> None:
+    def _say_down(self, name: str) -> None:
         self._events.warning("endpoint down", endpoint=name, cause=self._directory.standing(name).cause)
+
+    def _down(self, name: str) -> None:
+        self._say_down(name)
         self._scraper.down(name)
         self._kv_events.down(name)
         self._dispatcher.handle(EndpointDown(name=name))

@@ -39,6 +39,7 @@ class Directory:
         self._standings = {name: Standing() for name in names}
         self._on_up = on_up
         self._on_down = on_down
+        self.on_unreached: Callable[[str], None] = lambda name: None  # as many failed, and it never was up
         self.on_suspect: Callable[[str], None] = lambda name: None  # the prober's, once it runs
 
     def change(self, names: Iterable[str], anew: Collection[str]) -> None:
@@ -76,6 +77,8 @@ class Directory:
             _turn(standing, up=False)
             standing.suspected = False
             self._on_down(name)
+        elif standing.probes_failed == FAILURES and not standing.probes_good:
+            self.on_unreached(name)
 
     def set_drained(self, name: str, drained: bool) -> bool:
         """An operator takes it out, or gives it back. Whether that is another state than before."""

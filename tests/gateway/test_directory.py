@@ -52,6 +52,22 @@ def test_one_good_probe_is_up_and_three_failures_in_a_row_are_down(probes: str, 
     assert seen.directory.standing("a").probes_failed == probes.count("x")
 
 
+def test_an_endpoint_that_three_probes_do_not_reach_is_told_once() -> None:
+    seen = Seen()
+    told: list[str] = []
+    seen.directory.on_unreached = told.append
+    seen.directory.good("b")
+    for _ in range(5):
+        seen.directory.failed("a", "not connected")
+        seen.directory.failed("b", "not connected")
+    assert told == ["a"]  # b was up: of that one on_down tells
+    assert seen.changes == ["up b", "down b"]
+    seen.directory.change(["a"], anew=["a"])
+    for _ in range(3):
+        seen.directory.failed("a", "not connected")
+    assert told == ["a", "a"]  # another engine under its name
+
+
 def test_the_cause_is_that_of_the_last_failure_and_goes_with_a_good_probe() -> None:
     directory = Seen().directory
     directory.failed("a", "timeout")

@@ -19,7 +19,12 @@ def arrived(name: str) -> Arrived:
 
 
 def dispatch(name: str, attempt: int, endpoint: str) -> Dispatch:
-    return Dispatch(request_id=name, attempt=attempt, endpoint=endpoint, why=Why(pool="p", waited_s=0.25, lane="short"))
+    return Dispatch(
+        request_id=name,
+        attempt=attempt,
+        endpoint=endpoint,
+        why=Why(pool="p", waited_s=0.25, band="batch", lane="short"),
+    )
 
 
 def test_a_request_is_told_from_its_arrival_to_its_end_with_the_numbers_of_each_decision() -> None:
@@ -47,6 +52,8 @@ def test_a_request_is_told_from_its_arrival_to_its_end_with_the_numbers_of_each_
     ]
     assert found["steps"][0]["why"]["pool"] == "p"
     assert found["steps"][0]["why"]["lane"] == "short"
+    assert found["steps"][0]["why"]["class"] == "batch"  # as everywhere outside of the core
+    assert "band" not in found["steps"][0]["why"]
     assert found["steps"][1]["cause"] == "reset"
     assert found["steps"][4]["output_tokens"] == 9
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.kit import wire
-from tests.kit.gateway import ADMIN_TOKEN, Gateway
+from tests.kit.gateway import ADMIN_TOKEN, Gateway, config
 from tests.kit.http_reader import Response
-from tests.kit.processes import until_async
+from tests.kit.processes import free_ports, until, until_async
 from tests.kit.script_engine import Wait
 from tests.kit.stage import Stage, stage
 
@@ -23,6 +23,7 @@ TOKENS = [
     for name, secret, role in (("kit", ADMIN_TOKEN, "operate"), ("eye", READ, "read"))
 ]
 QUICK = {"upstream": {"probe_s": 0.5, "scrape_s": 0.1}}
+DOWN, UNWRITABLE = "endpoint down", "the journal cannot be written"
 PAGE = b"""\
 vllm:num_requests_running{model_name="m"} 3
 vllm:num_requests_waiting{model_name="m"} 1
@@ -108,6 +109,34 @@ async def test_the_last_failure_stays_to_be_read_when_the_endpoint_is_back(tmp_p
         back = await until_state(one, "e0", "up")
         assert back["since"] > back["last_failure"]["at"] >= down["since"]
         assert back["last_failure"]["cause"] == "status 503"
+
+
+async def test_the_log_says_once_what_the_files_name_and_is_not_there(tmp_path: Path) -> None:
+    journal = str(tmp_path / "none" / "journal.jsonl")
+    nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
+    gateway = Gateway(config([nowhere], telemetry={"journal": journal}, upstream={"probe_s": 0.5}), tmp_path)
+    await gateway.start(up=0)
+
+    def said() -> dict[str, list[dict[str, Any]]]:
+        lines = [json.loads(line) for line in gateway.stderr().splitlines()]
+        return {event: [line for line in lines if line["event"] == event] for event in (DOWN, UNWRITABLE)}
+
+    try:
+        await until_probed_failed(gateway, 6)
+        await gateway.admin("/admin/v1/fleet/e0/drain", method="POST")  # something more for the journal
+        await until(lambda: all(said().values()), 10.0, "it is not said")
+    finally:
+        await gateway.stop()
+    ((down,), (unwritable,)) = said().values()
+    assert (down["level"], down["endpoint"], down["cause"]) == ("warning", "e0", "not connected")
+    assert (unwritable["file"], unwritable["cause"]) == (journal, "No such file or directory")
+
+
+async def until_probed_failed(gateway: Gateway, times: int) -> None:
+    async def probed() -> bool:
+        return (await gateway.metrics()).sum("forebay_probes_total", result="failed") >= times
+
+    await until_async(probed, 10.0, f"not {times} probes have failed")
 
 
 @pytest.mark.parametrize(

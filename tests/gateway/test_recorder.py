@@ -139,6 +139,20 @@ def test_an_unwritable_path_drops_everything_and_serving_goes_on(tmp_path: Path)
     assert recorder.dropped == 2
 
 
+def test_whoever_records_is_told_once_why_the_file_cannot_be_written(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "missing" / "journal.jsonl", seed=7, config="")
+    told: list[str] = []
+    recorder.on_failure = told.append
+    for dropped in (1, 2, 3):
+        recorder.record(0.0, Tick(), [])
+        wait_for(lambda: recorder.dropped == dropped)  # noqa: B023  # asked at once
+    (tmp_path / "missing").mkdir()
+    recorder.record(0.0, Tick(), [])
+    wait_for(lambda: (tmp_path / "missing" / "journal.jsonl").exists())
+    recorder.close()
+    assert told == ["No such file or directory"]
+
+
 def test_a_full_disk_leaves_a_gap_that_the_journal_names(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.symlink_to("/dev/full")  # every write fails with ENOSPC
