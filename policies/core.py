@@ -174,8 +174,8 @@ class Core(Seen):
         queue = ticket.pool
         books.tickets[request.id] = ticket
         free = queue.open_to_newcomers(ticket)
-        if not free and queue.capped:
-            free = self._placing.past_capped(queue, ticket)
+        if len(free) < len(queue.up) and queue.capped:
+            free = self._placing.past_capped(queue, ticket) or free
         fits = queue.spare > 0 or queue.has_class_room(ticket.share)
         if free and fits and (claim is None or claim.has_slot(queue)):
             room = self._placing.room(ticket, free, now)

@@ -1,5 +1,7 @@
 """Prefixes, sessions and load, weighed in the core: who gets a prompt, who is passed over, who is waited for."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.decisions import Dispatch
@@ -8,7 +10,7 @@ from policies.scoring import FEW_SEQS, OTHERS, SLACK_SEQS, bounded, cost
 from policies.state.ledger import Load
 from policies.state.queues import PoolQueue
 from policies.state.tickets import Ticket
-from policies.types import Affinity, Band, Pool
+from policies.types import Affinity, Band, Limits, Pool, Tenant
 from tests.policies.given import BANDS, World, endpoint, request, settings, told
 
 AFFINITY = Affinity()
@@ -314,6 +316,21 @@ def test_one_that_waits_keeps_that_endpoint_only() -> None:
     assert made.arrive("b", 1.1, tokens=2048) == [f"b>{other}"]
     assert made.arrive("c", 1.2, tokens=100) == []
     assert made.first_token("busy", 1.3) == [f"a>{place}", f"c>{place}"]
+
+
+def test_nor_does_it_keep_that_while_it_has_no_slot() -> None:
+    made = world()
+    pools = (Pool(name="main", model="llama", lanes="off"), Pool(name="second", model="qwen", lanes="off"))
+    now = settings(bands=(STANDARD,), ordering="by_length", affinity=AFFINITY, pools=pools)
+    made.change(replace(now, tenants={"acme": Tenant(id="acme", limits=Limits(max_concurrency=1))}), 0.0)
+    made.up(endpoint("z", pools=("second",)))
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32), tenant="acme") == []
+    assert made.arrive("b", 1.0, tokens=2048) == [f"b>{other}"]
+    assert made.arrive("c", 1.1, model="qwen", tenant="acme") == ["c>z"]
+    assert made.first_token("busy", 1.2) == []
+    assert made.arrive("d", 1.3, tokens=100) == [f"d>{place}"]
 
 
 def test_an_endpoint_without_a_place_for_it_is_not_waited_for() -> None:
