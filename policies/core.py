@@ -192,7 +192,7 @@ class Core(Seen):
             refused = reject(books, request, queue, reason, now)
             return refused if claim is None else claim.when_to_ask_again(refused, now)
         assessing.stand_in_line(ticket)
-        if (books.enqueue(ticket) and not free) or books.victims:
+        if (books.enqueue(ticket) and len(free) < len(queue.up)) or books.victims:
             self._placing.touch(queue)
         return None
 

@@ -318,6 +318,18 @@ def test_one_that_waits_keeps_that_endpoint_only() -> None:
     assert made.first_token("busy", 1.3) == [f"a>{place}", f"c>{place}"]
 
 
+def test_a_more_urgent_one_goes_before_it_where_it_has_room() -> None:
+    critical = Band(name="critical", rank=0, queue_timeout_s=600.0, max_queued=5000, slo_ttft_s=8.0)
+    pools = (Pool(name="main", model="llama", lanes="off"),)
+    made = world()
+    made.change(settings(bands=(critical, STANDARD), ordering="by_length", affinity=AFFINITY, pools=pools), 0.0)
+    place = busy_for(made, 2100)  # it may have half as much again
+    other = "y" if place == "x" else "x"
+    assert made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32)) == []
+    assert made.arrive("b", 1.0, tokens=4000) == [f"b>{other}"]
+    assert made.arrive("c", 1.3, tokens=100, band="critical") == [f"c>{place}"]
+
+
 def test_nor_does_it_keep_that_while_it_has_no_slot() -> None:
     made = world()
     pools = (Pool(name="main", model="llama", lanes="off"), Pool(name="second", model="qwen", lanes="off"))
