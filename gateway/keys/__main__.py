@@ -136,7 +136,7 @@ def _store(config: Path) -> "Iterator[Store]":
         typer.echo(f"forebay keys: cannot change the file for you: {error}", err=True)
         raise typer.Exit(FAILED) from None
     except OSError as error:
-        typer.echo(f"forebay keys: cannot write {error.filename}: {error.strerror}", err=True)
+        typer.echo(f"forebay keys: cannot write {error.filename or 'the key to stdout'}: {error.strerror}", err=True)
         raise typer.Exit(FAILED) from None
 
 

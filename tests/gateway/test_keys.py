@@ -5,6 +5,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from gateway.keys.make import BadInput, Wanted, foreign, later, make
 from gateway.keys.store import Store
 from tests.gateway.test_cli import forebay
 from tests.gateway.test_tenant_files import ACME, BETA, ENVIRON, FLEET, KEY
+from tests.kit.processes import free_ports
 
 NOW = datetime(2026, 11, 29, 12, 0, 0, 5, tzinfo=UTC)
 NEW = "{id: n3m9x2p7q1wz}"
@@ -24,7 +27,8 @@ NEW = "{id: n3m9x2p7q1wz}"
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
     path = tmp_path / "forebay.yaml"
-    path.write_text(FLEET.replace("${SALT}", ENVIRON["SALT"]))
+    nobody = f"admin: {{port: {free_ports(1)[0]}}}\n"  # whoever runs at the usual port is not asked
+    path.write_text(FLEET.replace("${SALT}", ENVIRON["SALT"]) + nobody)
     (tmp_path / "tenants.d").mkdir()
     (tmp_path / "tenants.d" / "acme.yaml").write_text(ACME)
     (tmp_path / "tenants.d" / "beta.yaml").write_text(BETA)
@@ -205,6 +209,14 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(fleet: Path) -> None
     odd = forebay("keys", "new", *on, "--tenant", "acme", "--write")
     assert (odd.returncode, odd.stdout) == (1, "") and "cannot change the file for you" in odd.stderr
     assert (fleet.parent / "tenants.d" / "beta.yaml").read_text() == BETA
+
+
+def test_a_key_that_cannot_be_printed_is_said_to_be_lost(fleet: Path) -> None:
+    command = [sys.executable, "-m", "gateway", "keys", "new", "--config", str(fleet), "--tenant", "acme", "--write"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("forebay keys: cannot write the key to stdout: No space left on device\n"), done.stderr
 
 
 def test_a_file_behind_a_link_is_changed_where_it_is(fleet: Path, tmp_path: Path) -> None:
