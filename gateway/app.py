@@ -323,7 +323,7 @@ class Gateway:
         live.watch_reloads(metrics, self._reloader, lambda: self._reloader.current.checksum)
         live.watch_callers(metrics, services.tenants)
         live.watch_flows(metrics, self._core.flows)
-        live.watch_endpoints(metrics, self._core.endpoints)
+        live.watch_endpoints(metrics, self._core.endpoints, self._core.saturations)
         live.watch_probes(metrics, self._roster.standings)
         live.watch_engines(metrics, self._roster.reports)
         live.watch_feeds(metrics, self._roster.feeds)

@@ -136,6 +136,8 @@ class Run(Asking):
         self.first_byte_by_s = now + self.wishes.first_byte_s if record.stream else self.deadline_s
         self._trying = True
         services.metrics.attempt_started()
+        if why.note:
+            services.metrics.noted(why.pool, why.note)
         connection = backend.connections.take(now)
         if connection is not None:
             self._send(connection, now)

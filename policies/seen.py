@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from policies.assessing import Assessing
 from policies.metering import Metering
+from policies.saturation import pool_saturation
 from policies.state.books import Books
 from policies.state.views import EndpointView, FlowView, PoolView, ShareView, Totals
 
@@ -34,6 +35,10 @@ class Seen:
     def pools(self) -> list[PoolView]:
         """Every pool: how its lanes stand, how good its forecasts were."""
         return [queue.view() for queue in self._books.pools.values()]
+
+    def saturations(self) -> dict[str, float]:
+        """How full the endpoints of each pool are: 0 idle, 1 full. Queues of pools that are gone stand behind those that are."""
+        return {queue.name: pool_saturation(queue.up) for queue in reversed(self._books.pools.values())}
 
     def parked(self) -> int:
         """How many wait for the store to lend more of a limit; in flight in `totals`."""

@@ -118,6 +118,11 @@ ATTEMPTS = _counter(
     "result",
     "Tries that ended: connect_failed (head never written), bounced (refused before the first byte), stale_resent (pooled connection was closed, sent again), finished, broken (died after the first byte), aborted (by us).",
 )
+DISPATCHES_NOTED = _counter(
+    "forebay_dispatches_noted_total",
+    "pool note",
+    "Tries out of the ordinary: borrowed (an idle engine of another pool), warm (waited for an engine that has its prefix), downgraded (waited in a less urgent class).",
+)
 UPSTREAM_FAILURES = _counter(
     "forebay_upstream_failures_total", "endpoint cause", "Failures of an endpoint to answer well, by cause."
 )
@@ -144,6 +149,12 @@ REQUESTS_INFLIGHT = _gauge("forebay_requests_inflight", "", "Requests received t
 QUEUE_REQUESTS = _gauge("forebay_queue_requests", "pool tenant class", "Requests waiting, by queue.")
 QUEUE_BYTES = _gauge("forebay_queue_bytes", "pool tenant class", "Bytes of the bodies that wait, by queue.")
 QUEUE_OLDEST = _gauge("forebay_queue_oldest_seconds", "pool tenant class", "Age of the oldest waiting request.", "max")
+POOL_SATURATION = _gauge(
+    "forebay_pool_saturation",
+    "pool",
+    "How full a pool's engines are of what they may hold: 0 idle, 1 full. Near 1 whenever anybody waits.",
+    "max",
+)
 ATTEMPTS_OPEN = _gauge("forebay_attempts_open", "", "Tries that have not ended.")
 ENDPOINT_UP = _gauge("forebay_endpoint_up", "endpoint", "1 = the endpoint is well, as its probes find.", "min")
 ENDPOINT_DRAINED = _gauge(

@@ -166,8 +166,10 @@ def watch_reloads(metrics: Metrics, reloads: ReloadsView, checksum: Callable[[],
     metrics.watch(families.CONFIG, lambda: [((checksum(),), 1)])
 
 
-def watch_endpoints(metrics: Metrics, endpoints: Callable[[], Sequence[EndpointView]]) -> None:
-    """Outstanding work and bounds of every endpoint that is up or still holds work."""
+def watch_endpoints(
+    metrics: Metrics, endpoints: Callable[[], Sequence[EndpointView]], saturations: Callable[[], Mapping[str, float]]
+) -> None:
+    """Outstanding work and bounds of every endpoint that is up or still holds work, and how full every pool is."""
 
     def reading(value: Callable[[EndpointView], float]) -> Callable[[], Reading]:
         return lambda: [((endpoint.name,), value(endpoint)) for endpoint in endpoints()]
@@ -177,6 +179,7 @@ def watch_endpoints(metrics: Metrics, endpoints: Callable[[], Sequence[EndpointV
     metrics.watch(families.ENDPOINT_KV, reading(lambda endpoint: endpoint.kv_tokens))
     metrics.watch(families.ENDPOINT_MAX_SEQUENCES, reading(lambda endpoint: endpoint.max_seqs))
     metrics.watch(families.ENDPOINT_MAX_PREFILL, reading(lambda endpoint: endpoint.max_prefill_tokens))
+    metrics.watch(families.POOL_SATURATION, lambda: [((pool,), full) for pool, full in saturations().items()])
 
 
 def watch_probes(metrics: Metrics, standings: Callable[[], Iterable[tuple[str, StandingView]]]) -> None:

@@ -135,6 +135,7 @@ class Metrics:
         self._refused: defaultdict[str, int] = defaultdict(int)
         self._responses: dict[str, defaultdict[int, int]] = {}  # by route and status
         self._failures: defaultdict[tuple[str, str], int] = defaultdict(int)  # (endpoint, cause)
+        self._noted: defaultdict[tuple[str, str], int] = defaultdict(int)  # (pool, note)
         self._attempts = dict.fromkeys(ATTEMPT_RESULTS, 0)
         self._started = 0
         self.usage_missing = 0
@@ -144,6 +145,7 @@ class Metrics:
         self._class_label = LabelCap(MAX_CLASSES)
         self._route_label = LabelCap(MAX_NAMES)
         self._endpoint_label = LabelCap(MAX_NAMES)
+        self._pool_label = LabelCap(MAX_NAMES)
         self._watched: dict[str, Callable[[], Reading]] = {}
         self.watch(families.BUILD, lambda: [((version,), 1)])
         for family, read in process.READINGS:
@@ -183,6 +185,10 @@ class Metrics:
     def attempt_started(self) -> None:
         """A try on an endpoint begins; exactly one `attempt` follows."""
         self._started += 1
+
+    def noted(self, pool: str, note: str) -> None:
+        """What was out of the ordinary about where a try goes: the `note` of its `Why`."""
+        self._noted[self._pool_label(pool), note] += 1
 
     def attempt(self, result: str) -> None:
         """A try ended, with one of `ATTEMPT_RESULTS`; KeyError for anything else."""
@@ -256,6 +262,7 @@ class Metrics:
             (families.BODY_BYTES, [(("in",), self._bytes_in), (("out",), self._bytes_out)]),
             (families.ATTEMPTS_STARTED, [((), self._started)]),
             (families.ATTEMPTS, [((result,), count) for result, count in self._attempts.items()]),
+            (families.DISPATCHES_NOTED, list(self._noted.items())),
             (families.UPSTREAM_FAILURES, list(self._failures.items())),
             (families.USAGE_MISSING, [((), self.usage_missing)]),
             (families.LOOP_LAG, [((), self.loop_lag.state())]),

@@ -68,6 +68,7 @@ def test_every_family_is_exposed_with_its_type_and_labels() -> None:
     metrics = counted(some_metrics(), a_record())
     metrics.http_refused(Reason.HOST)
     metrics.attempt_started()
+    metrics.noted("short", "borrowed")
     metrics.upstream_failed("s0", Cause.RESET)
     for family in FAMILIES:
         if family.watched:
@@ -245,6 +246,7 @@ def test_a_hundred_thousand_client_names_do_not_grow_the_series() -> None:
         ("forebay_http_refused_total", "reason", 1),
         ("forebay_upstream_failures_total", "endpoint", MAX_NAMES + 1),
         ("forebay_upstream_failures_total", "cause", 1),
+        ("forebay_dispatches_noted_total", "pool", MAX_NAMES + 1),
     ],
 )
 def test_every_label_has_a_cap_and_the_rest_goes_to_other(family: str, label: str, most: int) -> None:
@@ -259,6 +261,7 @@ def test_every_label_has_a_cap_and_the_rest_goes_to_other(family: str, label: st
         }
         counted(metrics, a_record(**fields.get(label, {})))
         metrics.http_refused(name)
+        metrics.noted(name, "borrowed")
         endpoint, cause = (name, "reset") if label == "endpoint" else ("s0", name)
         metrics.upstream_failed(endpoint, cause)
     values = {dict(pairs)[label] for name, pairs in series(metrics) if name == family}
@@ -379,12 +382,13 @@ def test_views_of_the_core_and_the_probes_become_gauges() -> None:
     numbers = {"sequences": 2, "prefill_tokens": 70, "max_seqs": 64, "max_prefill_tokens": 8192, "kv_tokens": 500}
     endpoint = EndpointView(name="s0", up=True, prefill_tokens_per_s=8000.0, **numbers)
     watch_flows(metrics, lambda: [flow], now=lambda: 100.0)
-    watch_endpoints(metrics, lambda: [endpoint])
+    watch_endpoints(metrics, lambda: [endpoint], lambda: {"short": 0.5})
     watch_probes(metrics, lambda: [("s0", Standing(up=True, probes_good=5)), ("s1", Standing(probes_failed=2))])
     labels = {"pool": "short", "tenant": "default", "class": "batch"}
     assert value(metrics, "forebay_queue_requests", **labels) == 3
     assert value(metrics, "forebay_queue_bytes", **labels) == 900
     assert value(metrics, "forebay_queue_oldest_seconds", **labels) == 5
+    assert value(metrics, "forebay_pool_saturation", pool="short") == 0.5
     assert value(metrics, "forebay_endpoint_sequences", endpoint="s0") == 2
     assert value(metrics, "forebay_endpoint_prefill_tokens", endpoint="s0") == 70
     assert value(metrics, "forebay_endpoint_max_sequences", endpoint="s0") == 64

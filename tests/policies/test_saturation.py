@@ -229,3 +229,15 @@ def test_room_for_prompts_that_comes_back_after_an_estimate_is_used() -> None:
     assert due == 2.56  # 1.25 times its prefill
     assert made.tick(due) == ["b>x"]
     assert made.core.next_wakeup() == 2.56 + 30.0  # much later where a first token should have been seen
+
+
+def test_a_pool_is_told_as_full_as_it_is_also_while_somebody_waits_in_one_of_its_name_that_is_gone() -> None:
+    made = World(endpoint("x", seqs=1), settings=settings())
+    made.arrive("a")
+    made.arrive("b")
+    assert made.core.saturations() == {"main": 1.0}
+    made.down("x", 1.0)
+    made.change(settings(pools=(Pool(name="main", model="other", lanes="off"),)), 1.0)
+    made.up(endpoint("y", seqs=4), 1.0)
+    assert made.core.totals().queued == 1
+    assert made.core.saturations() == {"main": 0.0}
