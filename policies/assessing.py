@@ -147,7 +147,9 @@ class Assessing:
                 books.enqueue(ticket)
 
     def came_back(self, ticket: Ticket) -> None:
-        """If it was at every engine of its pool and may try again, it goes to a pool of its model that has another."""
+        """It may have to wait now, if it never did. If it was at every engine of its pool and may try again, it goes to a pool of
+        its model that has another."""
+        self._promise(ticket)
         if len(ticket.tried) < self._current.max_attempts and not eligible(ticket.pool.up, ticket.tried):
             others = [queue for queue in self._books.queues_of(ticket.request) if eligible(queue.up, ticket.tried)]
             if others and self._books.belongs(ticket):

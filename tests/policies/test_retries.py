@@ -5,7 +5,7 @@ import pytest
 from policies.decisions import Evict, Fail
 from policies.eligibility import GIVEN_UP
 from policies.events import Bounced, Cause, Tick
-from policies.types import Pool
+from policies.types import Band, Pool
 from tests.policies.given import World, endpoint, settings
 
 
@@ -135,6 +135,19 @@ def test_a_retry_goes_before_those_that_came_later() -> None:
     assert world.bounce("a", 3.0) == [f"c>{first}"]  # `a` may not go there again
     assert world.arrive("d", 4.0) == []
     assert world.finish("b", 5.0) == [f"a>{other}#2"]
+
+
+@pytest.mark.parametrize("ordering", ["by_length", "edf"])
+def test_a_retry_that_never_waited_is_due_when_its_class_promises(ordering: str) -> None:
+    band = Band(name="standard", rank=2, queue_timeout_s=60.0, max_queued=9, slo_ttft_s=8.0)
+    world = World(endpoint("x", seqs=1, speed=1000.0), settings=settings(bands=(band,), ordering=ordering))
+    world.arrive("a", tokens=1000)
+    world.up(endpoint("y", seqs=1, speed=1000.0))
+    world.arrive("b", tokens=1000)
+    world.down("x", 1.0)
+    assert world.bounce("a", 1.0) == []
+    assert world.arrive("c", 2.0, tokens=1000) == []
+    assert world.finish("b", 3.0) == ["a>y#2"]
 
 
 def test_a_retry_without_room_does_not_hide_those_behind_it() -> None:
