@@ -47,7 +47,8 @@ def page(report: Report) -> str:
 
 def _body(report: Report) -> Iterator[str]:
     yield f"<h1>{markup.escape(title(report))}</h1>"
-    yield markup.paragraph(f"Started {report.run.started}; schedule sha256 {report.schedule[:16]}", "soft")
+    started = f"Started {report.run.started}; " if report.run.started else ""  # nobody waited for a simulated one
+    yield markup.paragraph(f"{started}schedule sha256 {report.schedule[:16]}", "soft")
     yield markup.paragraph(verdict(report), "verdict " + ("good" if report.exit_code == 0 else "bad"))
     yield from (markup.paragraph(told, "bad") for told in broken(report))
     yield markup.tiles(_first(report))

@@ -137,7 +137,8 @@ def _by_length(report: Report, name: str) -> str:
                 s=5, color=colour, alpha=0.55, linewidths=0, label=label,
             )  # fmt: skip
         limits = sorted({(dot.input_tokens, dot.limit_ms) for dot in report.dots})
-        made.ax.plot([at for at, _ in limits], [ms for _, ms in limits], color=INK, linewidth=1, label="limit")
+        # No line: tenants and classes have limits of their own, and it would jump between them.
+        made.ax.scatter(*zip(*limits, strict=True), s=12, color=INK, marker="_", linewidths=1, label="limit")
         on.log_numbers(made.ax)
         on.log_height(made.ax, "TTFT, ms")
         legend(made.ax)
@@ -272,7 +273,7 @@ _ALL: tuple[tuple[str, str, str, Draw], ...] = (
     ("search", "Attainment against rate", "Every probe of the search. One that was cut when it could not pass any more stands at the bottom.", _search),
     ("ttft", "Time to first token", "Share of all offered requests; who got no token is missing at the top. Dashed: from the send.", _first_tokens),
     ("bands", "Time to first token over time", "Percentiles of the requests that arrived in each 10 s; a gap is one that never came, or of too few.", _bands),
-    ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the line is their limit.", _by_length),
+    ("length", "First token against prompt length", "At most 1,500 requests, evenly taken; the strokes are their limits.", _by_length),
     ("pauses", "Pauses", "Between tokens, the largest of each answer, and the mean.", _pauses),
     ("rates", "Rates", "Of each tenant offered, dashed sent, dotted completed; of all sent and completed. Means of up to 5 s; shaded: not measured.", _rates),
     ("depth", "Requests in flight", "From the intended arrival on; as the servers say below it, dotted: running.", _depth),

@@ -19,7 +19,7 @@ from loadgen.report.document import Report
 from loadgen.report.folder import read_run
 from loadgen.report.making import make
 from loadgen.report.page import page
-from loadgen.report.parts import Load, RateProbe, Validity
+from loadgen.report.parts import Dot, Load, RateProbe, Validity
 from loadgen.report.plots import plots
 from loadgen.report.plots_of_tenants import fairness
 from loadgen.report.record import Outcome, Sample
@@ -198,6 +198,18 @@ def test_the_page_has_every_plot_there_is_something_for(report: Report, text: st
     assert "<h2>The search</h2>" in (whole := page(searched)) and whole.count("cut off") == 1
     same = [title for title in found if title != "Requests in flight"]
     assert all(more[title].split(">", 1)[1] in text for title in same), "equal reports give equal pages"
+
+
+def test_limits_of_several_classes_are_not_joined_to_one_line(report: Report) -> None:
+    def longest(dots: Sequence[Dot]) -> int:
+        """Points of the longest line in the picture."""
+        made = plots(msgspec.structs.replace(report, dots=tuple(dots)))
+        (svg,) = (one.svg for one in made if one.title == "First token against prompt length")
+        return max(path.count("L") for path in re.findall(r'<g id="length-line2d_\d+">\s*<path d="([^"]*)"', svg))
+
+    limits = (400.0, 30_000.0)  # of people, of a nightly job
+    both = [Dot(input_tokens=100 + n, ttft_ms=50.0, limit_ms=limits[n % 2], good=True) for n in range(100)]
+    assert longest(both) == longest(both[:1])  # that of the axes
 
 
 def test_long_names_of_servers_do_not_shrink_a_plot(report: Report) -> None:
