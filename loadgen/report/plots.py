@@ -136,9 +136,9 @@ def _by_length(report: Report, name: str) -> str:
                 [max(dot.ttft_ms, 0.1) for dot in some],
                 s=5, color=colour, alpha=0.55, linewidths=0, label=label,
             )  # fmt: skip
-        limits = sorted({(dot.input_tokens, dot.limit_ms) for dot in report.dots})
+        lengths, limits = zip(*sorted({(dot.input_tokens, dot.limit_ms) for dot in report.dots}), strict=True)
         # No line: tenants and classes have limits of their own, and it would jump between them.
-        made.ax.scatter(*zip(*limits, strict=True), s=12, color=INK, marker="_", linewidths=1, label="limit")
+        made.ax.scatter(lengths, limits, s=12, color=INK, marker="_", linewidths=1, label="limit")
         on.log_numbers(made.ax)
         on.log_height(made.ax, "TTFT, ms")
         legend(made.ax)
