@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+PORTS = 65_535
 VLLM, SGLANG, BOTH = "vLLM", "SGLang", "vLLM and SGLang"
 
 
@@ -42,9 +43,11 @@ def engine(  # noqa: PLR0913  # one parameter per flag
     profile: Annotated[str, typer.Option(help="Shipped profile or a profile file.")] = "llama70b-fp8-h200-tp2",
     dialect: Annotated[str, typer.Option(help="vllm or sglang: whose routes, answers, metrics and flags.")] = "vllm",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="First port; 0 lets the system choose each.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=PORTS, help="First port; 0 lets the system choose each.")] = 8000,
     count: Annotated[int, typer.Option(min=1, help="Engines in this process, on consecutive ports.")] = 1,
-    control_port: Annotated[int | None, typer.Option(help="First control port; 0 lets the system choose.")] = None,
+    control_port: Annotated[
+        int | None, typer.Option(min=0, max=PORTS, help="First control port; 0 lets the system choose.")
+    ] = None,
     startup_delay: Annotated[float, typer.Option(min=0, help="Seconds before the ports are opened.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of answers, jitter and faults.")] = 0,
     fault: Annotated[list[str] | None, typer.Option(help="NAME[:VALUE,key=value,...][@FROM-TO]; repeatable.")] = None,
@@ -122,10 +125,11 @@ def engine(  # noqa: PLR0913  # one parameter per flag
         uvloop.run(command.run(flags.options(context.params, typed, (*(fault or ()), *_fault_lines(faults)))))
     except flags.FlagError as error:
         raise typer.BadParameter(str(error), param_hint=error.flag) from error
-    except (ProfileError, FaultError, ValueError) as error:
+    except (ProfileError, FaultError, ValueError, OverflowError) as error:  # the last: --count leads beyond PORTS
         raise typer.BadParameter(str(error)) from error
     except OSError as error:
-        typer.echo(f"forebay engine: {error.strerror} ({host}:{port}); choose another with --host or --port", err=True)
+        where = f"({error.filename})" if error.filename else f"({host}:{port}); choose another with --host or --port"
+        typer.echo(f"forebay engine: {error.strerror} {where}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -140,7 +144,7 @@ def demo(  # noqa: PLR0913  # one parameter per flag
     no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave the round-robin arm out.")] = False,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Requests per second.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the load.")] = 7,
-    port: Annotated[int, typer.Option(help="Port of the gateway; 0 lets the system choose.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=PORTS, help="Port of the gateway; 0 lets the system choose.")] = 0,
 ) -> None:
     """Four simulated engines, the gateway, and a load."""
     from loadgen.demo import DemoOptions, run_demo

@@ -109,6 +109,8 @@ class Fault:
         self.value, self.keys = _arguments(spec, arguments)
         if kind.value and self.value is None:
             raise FaultError(f"{spec!r}: {self.name} needs a value, as in {self.name}:1")
+        if self.value is not None and self.name != "poison":  # its value is text
+            _float(spec, self.value)
         unknown = sorted(set(self.keys) - COMMON - kind.keys - more_keys)
         if unknown:
             raise FaultError(f"{spec!r}: {self.name} does not take {', '.join(unknown)}")

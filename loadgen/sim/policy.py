@@ -1,7 +1,7 @@
 """The part of forebay.yaml that decides: classes, pools, admission, affinity, length, retries, timeouts.
 
 Names and defaults are those of tenancy.md 1.1. What belongs to processes, sockets and keys is the gateway's to check
-and is passed over; inside the sections that are read an unknown key is an error. Keys that the core has no use for
+and is passed over; an unknown section is an error, and so is an unknown key inside of those that are read. Keys that the core has no use for
 are named in `WITHOUT_EFFECT`.
 """
 
@@ -144,6 +144,12 @@ CLASSES = {
     ),
     "batch": PriorityClass(rank=3, ceiling=0.85, min_share=0.05, queue_timeout_s=300, age_after_s=120, sheddable=True),
 }
+PASSED_OVER = frozenset(
+    (
+        "version", "listen", "admin", "isolation", "models", "partitions", "endpoints",
+        "limits", "redis", "telemetry", "tenant_defaults",
+    )
+)  # fmt: skip
 WITHOUT_EFFECT = (
     "drain_lag_s",
     "drain_grace_s",
@@ -193,6 +199,9 @@ def read(path: Path | None) -> dict[str, Any]:
 
 def policy(raw: Mapping[str, Any], pools: Mapping[str, Pool]) -> Policy:
     """The policy of plain values for a fleet with these pools. Raises PolicyError."""
+    unknown = [name for name in raw if name not in PASSED_OVER and name not in Document.__struct_fields__]
+    if unknown:
+        raise PolicyError(f"{unknown[0]}: there is no such section")
     try:
         document = msgspec.convert(dict(raw), Document)
         classes = {**CLASSES, **{name: _class(name, told) for name, told in document.classes.items()}}

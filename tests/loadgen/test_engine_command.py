@@ -42,6 +42,8 @@ def test_the_command_prints_its_ports_serves_and_stops_on_sigterm(tmp_path: Path
         (["--profile", "nope"], "no profile 'nope'"),
         (["--max-num-seq", "3"], "No such option"),
         (["--fault", "zap"], "no fault 'zap'"),
+        (["--port", "65536"], "Invalid value for '--port'"),
+        (["--port", "65535", "--count", "2"], "port must be 0-65535"),
         (["--kv-events-config", '{"endpont": "tcp://*:1"}'], "unknown field `endpont`"),
         (["--kv-events-config", '{"enable_kv_cache_events": true, "publisher": "x"}'], "'x' is not one of zmq, null"),
         (["--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "ipc://x"}'], "is not like tcp://*:5557"),
@@ -79,6 +81,12 @@ def test_a_busy_port_is_named() -> None:
     assert f"127.0.0.1:{port}" in done.stderr
     said = subprocess.run([sys.executable, "-c", START, "--fault", "port_in_use"], capture_output=True, text=True)
     assert (said.returncode, "Address already in use" in said.stderr) == (1, True)
+
+
+def test_a_log_that_cannot_be_written_is_named_and_no_port_is_blamed(tmp_path: Path) -> None:
+    log = str(tmp_path / "none" / "log")
+    done = subprocess.run([sys.executable, "-c", START, "--log", log], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"forebay engine: No such file or directory ({log})\n")
 
 
 def test_a_busy_port_for_kv_events_is_named_and_without_pyzmq_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ WHOLE = chat("x [[fb out=6]]")
     [
         ("zap", "no fault 'zap'"),
         ("status", "needs a value"),
+        ("status:many", "'many' is not a number"),
         ("status:1,2", "two values"),
         ("status:503,color=red", "does not take color"),
         ("stall:10,chunk=x", "not a number"),

@@ -9,13 +9,14 @@ import typer
 from typer.testing import CliRunner
 
 from gateway.__main__ import application
+from gateway.config.schema import schema
 from loadgen.__main__ import sim
 from loadgen.report import document
 from loadgen.report.compare_command import CompareOptions, compare_command
 from loadgen.schedule import build
 from loadgen.sim import inputs, tenancy
 from loadgen.sim.command import SimOptions
-from loadgen.sim.policy import PolicyError, policy
+from loadgen.sim.policy import PASSED_OVER, Document, PolicyError, policy
 from policies.core import Core, InvariantError
 from policies.types import Model, Pool, Settings, Tenant
 from tests.loadgen.simulations import TEXT, scenario
@@ -331,6 +332,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     ("raw", "message"),
     [
         ({"admission": {"zap": 1}}, "zap"),
+        ({"admision": {"max_queued": 1}}, "admision: there is no such section"),
         ({"admission": {"max_queued_bytes": "2MB"}}, "not a size like"),
         ({"affinity": {"block_tokens": 24}}, "block_tokens"),
         ({"classes": {"new": {"rank": 7}}}, "queue_timeout_s"),
@@ -342,3 +344,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
 def test_a_wrong_configuration_is_named(raw: dict[str, object], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         policy(raw, POOLS)
+
+
+def test_every_section_of_the_gateway_is_read_or_passed_over() -> None:
+    assert set(schema()["properties"]) == PASSED_OVER | set(Document.__struct_fields__)
