@@ -42,7 +42,7 @@ def leave(folder: Path, left: Left) -> None:
     _write(folder / REQUESTS, samples, basis.slo_of(), schedule.window_end_s)
     end_s = max([schedule.window_end_s, *(one.sent_s for one in samples)])
     files.end(folder, Ending(finished="", took_s=0.0, stopped_s=end_s))
-    rebuild(folder, _rules, html=left.html)
+    rebuild(folder, rules, html=left.html)
 
 
 def _basis(scenario: Scenario, schedule: Schedule, samples: Sequence[Sample], target: dict[str, object]) -> Basis:
@@ -59,7 +59,7 @@ def _write(path: Path, samples: Sequence[Sample], slo_of: Callable[[Sample], Slo
         file.writelines(line(one, slo_of(one), window_end_s) for one in samples)
 
 
-def _rules(run: Run, made: RunReport) -> Validity:
+def rules(run: Run, made: RunReport) -> Validity:
     """Of all that can go wrong with a measurement only one is left: too few requests."""
     largest = max((cell.offered for cell in made.cells.values()), default=0.0)
     state = State.OK if made.valid else State.BREACH

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gateway.__main__ import application
 from gateway.config.schema import schema
 from loadgen.__main__ import sim
+from loadgen.bench.again import report_again
 from loadgen.report import document
 from loadgen.report.compare_command import CompareOptions, compare_command
 from loadgen.schedule import build
@@ -96,6 +97,14 @@ def test_runs_are_five_and_have_a_folder_of_their_own_unless_the_requests_are_gi
     assert [one.name for one in (tmp_path / "again").iterdir()] == ["core-3"]
     code, _, err = called(small, "--out", str(tmp_path / "small.yaml" / "x"))
     assert (code, "name a folder that can be made and written" in err) == (2, True)
+
+
+def test_the_report_of_a_simulated_run_made_again_is_the_same(small: str, tmp_path: Path) -> None:
+    assert called(small, "--seeds", "1", "--out", "runs", "--no-html", "--quiet")[0] == 0
+    folder = tmp_path / "runs" / "core-3"
+    before = (folder / "report.json").read_bytes()
+    assert report_again(folder, json=True) == 0
+    assert (folder / "report.json").read_bytes() == before
 
 
 def test_what_has_no_runs_leaves_no_folder(small: str, tmp_path: Path) -> None:
