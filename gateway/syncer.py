@@ -222,6 +222,7 @@ def _leased(ask: SlotAsk, leased: Leased, until_s: float) -> SlotsLeased:
         count=leased.slots,
         contended=leased.contended,
         until_s=until_s,
+        wanted=ask.want,
     )
 
 

@@ -165,8 +165,8 @@ class QuotaGranted(Message):
 
 
 class SlotsLeased(Message):
-    """So many of the slots of a scope may be used here until `until_s`, on the driver's clock. `contended`: other replicas
-    want more than they have."""
+    """So many of the slots of a scope may be used here until `until_s`, on the driver's clock, of those that were `wanted`.
+    `contended`: other replicas want more than they have."""
 
     scope: str
     tenant: str
@@ -174,6 +174,7 @@ class SlotsLeased(Message):
     count: int
     contended: bool
     until_s: float
+    wanted: int = 0
 
 
 class ServedElsewhere(Message):

@@ -106,7 +106,7 @@ class Leasing:
         """It may not wait in its queue, and gives back what was held for it. False: it waits for the store instead,
         which may have the slot that it lacks."""
         claim.refund(now)
-        if now >= due_s or not claim.slots_to_come():
+        if now >= due_s or not claim.slots_to_come(now):
             return True
         self.park(request, [], now, due_s)
         return False
@@ -114,7 +114,7 @@ class Leasing:
     def waited(self, claim: Claim, now: float) -> None:
         """It has waited for the store as long as anybody does. Where that has said nothing of a slot that it lacks, this replica has
         its part of them."""
-        if claim.slots_to_come():
+        if claim.slots_to_come(now):
             self._wake(self.slots.go_alone(claim.lacking(), self.replicas, now))
 
     def leave(self, request_id: str) -> Parked | None:
@@ -133,8 +133,8 @@ class Leasing:
     def told(self, event: OfStore, now: float) -> list[Parked]:
         """Take it in. Those who may ask again now wait no more."""
         if isinstance(event, SlotsLeased):
-            key = (event.scope, event.tenant, event.part)
-            self._wake(self.slots.granted(key, event.count, event.contended, event.until_s))
+            vain_until_s = now + self.fleet.sync_s if self.fleet is not None and event.count < event.wanted else 0.0
+            self._wake(self.slots.granted(event, vain_until_s))
             return self._leave_those_for_slots()
         if isinstance(event, (QuotaReturned, QuotaGranted)):
             block = self._blocks.get(Rule(event.scope, event.tenant, event.part, event.metric))

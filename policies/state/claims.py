@@ -55,16 +55,18 @@ class Hurry:
 
 class Slots:
     """How many requests of one scope may run at a time. Of `whole` in all `cap` may run here; those are fewer where
-    replicas share them, and `missed` counts who found none since more were asked for."""
+    replicas share them, and `missed` counts who found none since more were asked for. Until `vain_until_s` the store has
+    no more."""
 
-    __slots__ = ("blocked", "cap", "hurry", "missed", "part", "scope", "used", "whole")
+    __slots__ = ("blocked", "cap", "hurry", "missed", "part", "scope", "used", "vain_until_s", "whole")
 
     def __init__(self, scope: str, part: str, cap: int) -> None:
         self.scope = scope
         self.part = part  # the key or the model
         self.cap = self.whole = cap
         self.used = self.missed = 0
-        self.hurry: Hurry | None = None
+        self.vain_until_s = 0.0
+        self.hurry: Hurry | None = None  # nothing is decided by it: the driver's asking is no event
         self.blocked: dict[object, PoolQueue] = {}  # where somebody waits for one
 
     def miss(self) -> None:
@@ -239,10 +241,10 @@ class Claim:
         """Whether it could run as far as slots go."""
         return all(slots.used < slots.cap for slots in self.terms.slots)
 
-    def slots_to_come(self) -> bool:
+    def slots_to_come(self, now: float) -> bool:
         """Whether none that it lacks is taken for certain: the store may lease more."""
         lacking = self.lacking()
-        return bool(lacking) and all(slots.hurry is not None and slots.cap < slots.whole for slots in lacking)
+        return bool(lacking) and all(slots.cap < slots.whole and now >= slots.vain_until_s for slots in lacking)
 
     def lacking(self) -> list[Slots]:
         """Of which none is free."""

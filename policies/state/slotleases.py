@@ -7,6 +7,7 @@ in the store as long as it runs. A replica that cannot renew stops using its lea
 
 from collections.abc import Collection, Iterator
 
+from policies.events import SlotsLeased
 from policies.state.claims import Hurry, Slots
 from policies.state.queues import PoolQueue
 from policies.types import Message
@@ -66,21 +67,24 @@ class SlotLeases:
 
     def take(self, key: Key, slots: Slots) -> None:
         """These slots are shared."""
-        lease = self._leases.setdefault(key, Lease())
+        lease = self._leases.get(key)
+        if lease is None or (lease.slots is None and not lease.count):  # the next asking would have forgotten it
+            lease = self._leases[key] = Lease()
         lease.slots, slots.hurry = slots, self.hurry
         self._bound(lease)
 
     # ---- what the store has said
 
-    def granted(self, key: Key, count: int, contended: bool, until_s: float) -> list[PoolQueue]:
-        """So many it has until then. Where somebody has waited for more."""
-        lease = self._leases.get(key)
+    def granted(self, event: SlotsLeased, vain_until_s: float) -> list[PoolQueue]:
+        """So many it has until then; until the next round it is vain to ask for more, if any. Where somebody has waited for more."""
+        lease = self._leases.get((event.scope, event.tenant, event.part))
         if lease is None:
             return []
-        lease.count, lease.contended, lease.until_s, lease.share = count, contended, until_s, 0
+        lease.count, lease.contended, lease.until_s, lease.share = event.count, event.contended, event.until_s, 0
         if lease.slots is not None:
             lease.slots.missed = 0
-            lease.slots.hurry = self.hurry if count >= lease.wanted else None  # no use before the next round
+            lease.slots.vain_until_s = vain_until_s
+            lease.slots.hurry = None if vain_until_s else self.hurry
         return self._bound(lease)
 
     def alone(self, replicas: int) -> list[PoolQueue]:

@@ -253,7 +253,13 @@ def test_what_a_client_is_told_is_left_counts_the_fleet_and_its_block() -> None:
 def lease(world: Replica, ask: SlotAsk, count: int, now: float = 0.0, *, contended: bool = False) -> list[str]:
     """What the store has leased until 25 s later."""
     event = SlotsLeased(
-        scope=ask.scope, tenant=ask.tenant, part=ask.part, count=count, contended=contended, until_s=now + 25.0
+        scope=ask.scope,
+        tenant=ask.tenant,
+        part=ask.part,
+        count=count,
+        contended=contended,
+        until_s=now + 25.0,
+        wanted=ask.want,
     )
     return [each.request_id for each in world.happen(event, now) if isinstance(each, Dispatch)]
 
