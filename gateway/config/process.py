@@ -180,8 +180,12 @@ class Telemetry(Section):
         description="Tenants that have a label of their own in metrics, in the order they come; the rest is `other`.",
         json_schema_extra=RESTART,
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level of log lines.")
-    log_format: Literal["json", "text"] = Field("json", description="Form of the log lines on stdout.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level of events on stderr."
+    )
+    log_format: Literal["json", "text"] = Field(
+        "json", description="Form of the access log on stdout and of events on stderr."
+    )
     journal: FilePath | None = Field(
         None,
         description="File the decision journal is written to, for `forebay replay`. Sizes and ids, no text.",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ConfigOption = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration, forebay.yaml.")]
 FAILED, WRONG = 1, 2
+GRACE = "24h"
 
 app = typer.Typer(help="Make, list and block the API keys of tenants.", no_args_is_help=True)
 
@@ -27,15 +28,17 @@ def new(  # noqa: PLR0913  # one parameter per option
     expires: Annotated[str | None, typer.Option(help="90d, 24h, 2w, or a time like 2027-02-01T00:00:00Z.")] = None,
     class_ceiling: Annotated[str | None, typer.Option(help="The most urgent class its requests get.")] = None,
     replaces: Annotated[str | None, typer.Option(metavar="ID", help="A key that shall end then.")] = None,
-    grace: Annotated[str, typer.Option(help="With --replaces: so long both work.")] = "24h",
+    grace: Annotated[str | None, typer.Option(help="With --replaces: so long both work.", show_default=GRACE)] = None,
     from_stdin: Annotated[bool, typer.Option("--stdin", help="Read a key that exists already from stdin.")] = False,
     write: Annotated[bool, typer.Option("--write", help="Put the record into the tenant's file.")] = False,
 ) -> None:
     """Make a key: the secret goes to stdout, once; its record for the tenant's file to stderr."""
-    from gateway.keys.make import Wanted, foreign, later, make, moment
+    from gateway.keys.make import BadInput, Wanted, foreign, later, make, moment
 
     now = datetime.now(UTC)
     with _store(config) as store:
+        if grace is not None and replaces is None:
+            raise BadInput("--grace does nothing without --replaces")
         store.file_of(tenant)
         wanted = Wanted(
             name=name,
@@ -45,7 +48,7 @@ def new(  # noqa: PLR0913  # one parameter per option
         )
         made = make(wanted, store.keys(), now)
         typer.echo(f"  - {made.record}", err=True)
-        end = _end(store.find(replaces), tenant, later(grace, now)) if replaces else None
+        end = _end(store.find(replaces), tenant, later(grace or GRACE, now)) if replaces else None
         if write:
             store.add(tenant, made.id, made.record)
             if replaces and end is not None:

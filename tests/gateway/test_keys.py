@@ -196,6 +196,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(fleet: Path) -> None
             "nobody",
         ): "there is no tenant 'nobody' (there are: acme, beta): write tenants.d/nobody.yaml first",
         ("new", *on, "--tenant", "acme", "--expires", "soon"): "'soon' is neither a duration",
+        ("new", *on, "--tenant", "acme", "--grace", "1h"): "--grace does nothing without --replaces",
         ("new", *on, "--tenant", "acme", "--class-ceiling", "urgent", "--write"): "class_ceiling: ",
         ("disable", *on, "000000000000"): "there is no key '000000000000'",
     }
