@@ -122,7 +122,7 @@ class Core(Seen):
             case EndpointUp():
                 self._books.endpoint_up(event.endpoint)
             case EndpointDown():
-                self._placing.endpoint_down(event.name, now)
+                self._books.endpoint_down(event.name, now)
             case CacheCleared():
                 self._placing.cache_cleared(event.endpoint, now)
             case SettingsChanged():
@@ -134,6 +134,7 @@ class Core(Seen):
                 self._assessing.lengths.restore(event.state)
             case _:
                 return
+        self._placing.stop_vain_holds()
         self._assessing.move_on()
         for ticket in self._books.stranded():
             out.append(self._placing.drop(ticket, Reason.PARTITION_UNAVAILABLE, now))

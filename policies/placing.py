@@ -306,10 +306,12 @@ class Placing:
             out.extend(self.drop(ticket, reason, now) for ticket in queue.waiting())
         self.serve(now, out)
 
-    def endpoint_down(self, name: str, now: float) -> None:
-        """It may not be used, and nobody waits for it any more."""
-        self.books.endpoint_down(name, now)
-        self._stop_waiting_for(name)
+    def stop_vain_holds(self) -> None:
+        """Nobody waits any more for an endpoint that is down, or that its pool does not have now."""
+        for pool in self.books.pools.values():
+            there = [load.name for load in pool.up]
+            for name in [name for held in pool.held for name in held if name not in there]:
+                self._stop_waiting_for(name)
 
     def cache_cleared(self, name: str, now: float) -> None:
         """It has nothing cached any more that would be worth waiting for."""

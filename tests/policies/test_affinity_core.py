@@ -380,6 +380,14 @@ def test_when_the_engine_that_is_waited_for_goes_the_wait_is_over() -> None:
     assert made.down(place, 1.1) == [f"a>{other}"]
 
 
+def test_so_it_is_when_that_engine_is_another_pools_now() -> None:
+    made = world()
+    place = busy_for(made, 2100)
+    other = "y" if place == "x" else "x"
+    made.arrive("a", 1.0, tokens=8400, prefix=chain(1, 32))
+    assert made.up(endpoint(place, pools=("elsewhere",), speed=1000.0), 1.1) == [f"a>{other}"]
+
+
 def test_one_that_leaves_while_it_waits_leaves_nothing_behind() -> None:
     made = world()
     busy_for(made, 2100)
