@@ -11,7 +11,9 @@ a replica's share of the limit, too.
 For whoever decides, `used` is what this replica may not spend now, the rest of `capacity` what it may.
 """
 
-from policies.state.meters import Bucket, Meter, Purse, Rule, Wall
+from math import inf
+
+from policies.state.meters import MICRO, MINUTE_S, Bucket, Meter, Purse, Rule, Wall
 from policies.types import Budget
 
 EMPTY_S = 0.02  # at least so long nothing is asked of a limit that has nothing left
@@ -48,7 +50,7 @@ class Block(Meter):
         self.empty_until_s = 0.0
         self.marked, self.marked_s, self.per_s = 0, 0.0, 0.0
         self.told_s = 0.0  # when the store last said what is used
-        self.looked_s = self.asked_s = 0.0  # the last look, and the last one for which anything was reserved
+        self.looked_s, self.asked_s = 0.0, -inf  # the last look, and the last one for which anything was reserved
         self.period = 0
 
     @classmethod
@@ -89,7 +91,11 @@ class Block(Meter):
 
     def wait_s(self, need: int) -> float:
         more = need - self.room
-        return max(self.mirror.wait_s(more * self.replicas if self.alone else more), EMPTY_S)
+        if not self.alone:
+            return max(self.mirror.wait_s(more), EMPTY_S)
+        next_s = self._next_s() if self.capacity < self.replicas * MICRO else 0.0
+        # There is no more to come of a limit of which nothing is used.
+        return max(self.mirror.wait_s(min(more * self.replicas, self.capacity)), next_s - self.looked_s, EMPTY_S)
 
     def empty_s(self) -> float:
         return self.mirror.empty_s()
@@ -165,12 +171,19 @@ class Block(Meter):
         self.room = min(self.capacity, self.room + amount - known)
         self._weigh()
 
+    def _next_s(self) -> float:
+        """When this replica has its turn of one request, of a rate with less than one for each: parts of one let nobody in."""
+        mirror = self.mirror
+        return self.asked_s + self.replicas * MINUTE_S / mirror.per_minute if isinstance(mirror, Bucket) else inf
+
     def _weigh(self) -> None:
         left = max(0, self.mirror.capacity - self.mirror.used)
         if not self.alone:
             self.used = self.capacity - self.room + self.owed
             self.apart = min(self.used, left + self.owed)
             return
-        self.apart = 0
-        share = 0 if self.policy == "closed" else self.room + left // self.replicas
-        self.used = max(0, self.capacity - share)
+        part = 0 if self.policy == "closed" else left // self.replicas
+        if part < MICRO and self.policy != "closed" and self._next_s() <= self.looked_s:
+            part = min(MICRO, left)
+        self.used = max(0, self.capacity - self.room - part)
+        self.apart = min(self.used, left - part) if self.is_budget else 0  # of the others, and used by nobody yet

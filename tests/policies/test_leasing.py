@@ -142,6 +142,27 @@ def test_a_local_share_refills_at_a_share_of_the_limit() -> None:
     assert 199 <= said.count("ok") <= 201  # 100 that were there and 100 that came
 
 
+def test_a_limit_of_less_than_a_request_for_each_replica_lets_one_in_now_and_then() -> None:
+    world = Replica(acme(rpm=60, burst_s=1), replicas=8)
+    world.happen(StoreChanged(up=False, replicas=8), 0.0)
+    assert world.told("first") == "ok"
+    refused = world.refused("second", 0.5)
+    assert (refused.reason, refused.retry_after_s) == (Reason.QUOTA_REQUESTS, 7.5)
+    assert world.told("third", 8.1) == "ok"
+    said = [world.told(f"r{step}", 10.0 + step * 0.1) for step in range(6000)]  # ten minutes
+    assert 73 <= said.count("ok") <= 75  # an eighth of sixty a minute
+
+
+def test_a_budgets_parts_of_other_replicas_are_not_shown_as_used() -> None:
+    world = Replica(acme(budgets=(Budget(id="month", amount=1000, period="month"),)), replicas=8)
+    world.happen(StoreChanged(up=False, replicas=8), 0.0)
+    assert world.told("r") == "ok"
+    (view,) = [each for each in world.core.metering.meters(1.0) if each.period == "month"]
+    assert (view.used, view.soft) == (8 * 40, False)  # what this one does the others are thought to do
+    assert view.left == 1000 - 8 * 40
+    assert [world.told(f"r{number}", 2.0) for number in range(3)] == ["ok", "ok", "budget"]
+
+
 def test_when_the_store_is_back_what_was_spent_is_told_first() -> None:
     world = Replica(acme(rpm=60), replicas=2)
     world.happen(StoreChanged(up=False, replicas=2), 0.0)
