@@ -10,6 +10,9 @@ from typing import Final, Protocol
 
 TO_CLIENTS: Final = 1 << 60  # written last: engines take longer
 MOST: Final = 16  # so many at most wait for the others: each has taken some fifty microseconds
+LARGE_BYTES: Final = (
+    16384  # more does not wait: a turn may read a stream many times, and only a write tells that its client is slow
+)
 
 _whose: Final = itemgetter(0)
 
@@ -38,7 +41,7 @@ class Outbox:
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._end_of_turn)
-        elif len(waiting) >= MOST:
+        if len(waiting) >= MOST or len(data) > LARGE_BYTES:
             self.flush()
 
     def flush(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gateway.http.client import ClientConnection
 from gateway.http.coalesce import Coalescer
 from gateway.http.known import KnownHead
-from gateway.http.outbox import MOST, TO_CLIENTS, Outbox
+from gateway.http.outbox import LARGE_BYTES, MOST, TO_CLIENTS, Outbox
 from gateway.http.upstream import Sink, UpstreamConnection
 from tests.kit import wire
 from tests.kit.raw_client import exchange
@@ -63,6 +63,15 @@ async def test_a_long_turn_does_not_keep_everything_until_its_end() -> None:
     assert len(written) == 2 * MOST
     await asyncio.sleep(0)
     assert written == [f"client {number}" for number in range(2 * MOST + 1)]
+
+
+async def test_large_pieces_do_not_gather() -> None:
+    written: list[str] = []
+    outbox, client = Outbox(), Connection(written, "client")
+    outbox.write(TO_CLIENTS, client, b"head")
+    outbox.write(TO_CLIENTS, client, b"x" * (LARGE_BYTES + 1))
+    assert [len(each) for each in written] == [len("client head"), len("client ") + LARGE_BYTES + 1]
+    assert not client.waiting
 
 
 async def test_nothing_is_written_to_a_connection_that_is_closing() -> None:
